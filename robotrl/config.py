@@ -23,7 +23,7 @@ from robotrl.errors import (
 )
 from robotrl.interventions.config import InterventionCfg
 from robotrl.registry import REWARDS, check_num_envs, sim_options
-from robotrl.spec import CACHES, Cache, reads
+from robotrl.spec import CACHES, Cache, LearnerCfg, reads
 from robotrl.spec.json_fields import FLAT, REVISION, check_settings, check_type, name_values, settings_from_json
 from robotrl.spec.sim_options import SimOptions, changed_fields
 
@@ -267,6 +267,8 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         ConfigError: the field, its value and what was expected.
     """
     check_settings(cfg)
+    if not isinstance(cfg.algo, LearnerCfg):
+        raise ConfigError(f"algo is {type(cfg.algo).__name__}: expected a subclass of robotrl.spec.LearnerCfg")
     if not 0 <= cfg.seed < 2**31:
         raise out_of_range("seed", cfg.seed, "0 to 2147483647")
     check_num_envs("sim.num_envs", cfg.sim.num_envs)

@@ -22,7 +22,6 @@ from robotrl.engine import distributed
 from robotrl.engine.autocast import warn_if_slow
 from robotrl.engine.distributed import DistributedContext
 from robotrl.errors import CapabilityError, DataError, out_of_range, short
-from robotrl.learners.actor.remote import RemoteReplayCollector
 from robotrl.learners.learner import Learner, Setup
 from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
@@ -180,21 +179,23 @@ def _make_learner(
     np.random.seed(seed)
     torch.manual_seed(seed)
     learner: Learner = cfg.algo.build(_setup(cfg, state, run_path, world, means))
-    if world.size > 1 and getattr(learner, "world", None) != world:
+    if world.size > 1 and learner.world != world:
         raise CapabilityError(
             f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
         )
-    if cfg.fsdp and not getattr(learner, "sharded", False):
+    if cfg.fsdp and not learner.sharded:
         raise CapabilityError(f"{type(learner).__name__} cannot spread what it learns: expected fsdp False")
-    if cfg.cache != "none" and not hasattr(learner, "kept"):
+    if cfg.cache != "none" and not learner.caches:
         raise CapabilityError(f"{type(learner).__name__} keeps nothing of observations: expected cache none")
     if cfg.lora.rank and adaptation_of(learner.policy) is None:
         raise CapabilityError(
             f"{type(learner).__name__} makes another policy ({type(learner.policy).__name__}) of the one that it starts"
             f" from, and lora.rank is {cfg.lora.rank}: expected 0"
         )
-    _watch(cfg, learner)
-    if cfg.actor.process and not isinstance(getattr(learner, "experience", None), RemoteReplayCollector):
+    if cfg.intervention.by != "nobody":
+        make: Any = partial(cfg.intervention.build, seed=cfg.seed)
+        learner.watch(make)
+    if cfg.actor.process and not learner.acts_remotely:
         raise CapabilityError(
             f"{type(learner).__name__} lacks experience, a replay that another process could fill: expected"
             " actor.process False, or an algorithm that learns from a replay online"
@@ -267,7 +268,7 @@ def _iterate(
         iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
     hooks = CallbackList(run, callbacks)
     print(threads_line(cfg.torch_threads, cfg.update_threads, eval_sim), file=sys.stderr)
-    if getattr(cfg.algo, "bf16", False):
+    if cfg.algo.memory.bf16:
         warn_if_slow(device_of(cfg.device))
     started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
     hooks.on_start()
@@ -283,14 +284,13 @@ def _iterate(
             iteration += 1
             last = iteration == learner.iterations or run.stop_requested
             # compiling happens once: it is excluded, so that rates are comparable
-            compile_s: float = getattr(learner, "compile_s", 0.0)
+            compile_s = learner.compile_s
             elapsed = max(time.monotonic() - started - compile_s, 1e-9)
             scalars["env_steps"] = float(learner.env_steps)
             # without evaluations and compiling
             scalars["learn_s"] = before_s + learn_s - compile_s
-            sim_s: float = getattr(learner, "sim_s", 0.0)
-            if sim_s:
-                scalars["sim_share"] = sim_s / max(learn_s - compile_s, 1e-9)
+            if learner.sim_s:
+                scalars["sim_share"] = learner.sim_s / max(learn_s - compile_s, 1e-9)
             if compile_s:
                 scalars["compile_s"] = compile_s
             if learner.env_steps:
@@ -387,22 +387,6 @@ def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, means: RewardMeans | 
     if cfg.rewards:
         sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo), means)
     return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
-
-
-def _watch(cfg: TrainCfg[Any, Any], learner: Any) -> None:
-    """Attach the configured interventions to the learner.
-
-    Raises:
-        CapabilityError: the algorithm does not learn from interventions.
-    """
-    if cfg.intervention.by == "nobody":
-        return
-    if not hasattr(learner, "watch"):
-        raise CapabilityError(
-            f"{type(learner).__name__} lacks watch: it cannot learn from interventions (intervention.by is"
-            f" {cfg.intervention.by!r})"
-        )
-    learner.watch(partial(cfg.intervention.build, seed=cfg.seed))
 
 
 def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:

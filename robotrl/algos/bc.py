@@ -15,7 +15,7 @@ from robotrl.datasets.agreement.agree import check_reach
 from robotrl.datasets.chunks import load_chunks
 from robotrl.datasets.normalization import ActionRange, check_new, transforms_for
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.distributed import check_processes, share, take_up
+from robotrl.engine.distributed import share
 from robotrl.engine.engine import UPDATES_PER_CALL, Context, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import fitting, means, part, run_updates
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range
@@ -26,16 +26,16 @@ from robotrl.learners.augmentation import Symmetric, changes_of
 from robotrl.learners.auxiliary_targets import hidden_numbers
 from robotrl.learners.dataset import read_for
 from robotrl.learners.frames import Frames, Scenes, check_reads
-from robotrl.learners.learner import Setup
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import action_normalization
+from robotrl.learners.parts import Part
 from robotrl.policies.reach import reach_of
 from robotrl.rollout.compatibility import check_words
-from robotrl.run.checkpoint import generator_state
-from robotrl.spec import Cache, is_picture, visible
+from robotrl.spec import Cache, LearnerCfg, MemoryNeeds, is_picture, visible
 
 
 @dataclass(frozen=True)
-class BcCfg:
+class BcCfg(LearnerCfg):
     """Settings of behavior cloning."""
 
     default_policy: ClassVar[str] = "flow"
@@ -90,9 +90,10 @@ class BcCfg:
     updates; see docs/engine.md."""
 
     @property
-    def frames_per_row(self) -> int:
-        """Frames per row, for the memory estimate: the chunk's own, and one of the auxiliary task if it is on."""
-        return 2 if self.reading else 1
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`; a row holds the frame of its chunk, and one of the auxiliary task if it is on."""
+        frames, averages = 2 if self.reading else 1, bool(self.ema)
+        return MemoryNeeds(self.batch, self.microbatch, True, None, averages, self.bf16, frames)
 
     def build(self, setup: Setup) -> BcLearner:
         """Build the learner."""
@@ -144,7 +145,7 @@ class BcLoss(LossModule):
 # update
 
 
-class BcLearner:
+class BcLearner(Learner):
     """Trains a policy on a dataset by behavior cloning; see `BcCfg`.
 
     Raises:
@@ -152,7 +153,8 @@ class BcLearner:
         CapabilityError: no cloning loss fits the policy.
     """
 
-    env_steps = 0
+    counts = ("updates",)
+    caches = True
 
     def __init__(self, cfg: BcCfg, setup: Setup) -> None:
         if setup.dataset is None:
@@ -182,7 +184,6 @@ class BcLearner:
         self.model: Any = model
         self.model.control_dt_s = control_dt_s
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
-        self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._to_unit, self._chunk = action_normalization(self.model.transforms), chunk_shape(self.model)
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.batch, cfg.bf16)
@@ -202,8 +203,8 @@ class BcLearner:
         else:
             sim.close()
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
-        row = cfg.frames_per_row * sum(x[0].numel() * x.element_size() for x in self._demonstrated.arrays.values())
-        self._at_once = fitting(cfg.updates_per_iteration, self._batch * row)
+        frame = sum(x[0].numel() * x.element_size() for x in self._demonstrated.arrays.values())
+        self._at_once = fitting(cfg.updates_per_iteration, self._batch * frame * cfg.memory.frames_per_row)
         meant = len(self._meant.mean) if cfg.reading else 0
         self._loss = BcLoss(self.model, self._clone, cfg, meant).to(setup.device)
         self._engine = setup.engine(
@@ -220,16 +221,6 @@ class BcLearner:
             updates_per_call=min(UPDATES_PER_CALL, self._at_once),
         )
 
-    @property
-    def sharded(self) -> bool:
-        """True if the trained weights are sharded over the processes."""
-        return self._engine.sharded
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
-
     def close(self) -> None:
         """See `Learner.close`."""
         if self._scenes is not None:
@@ -240,13 +231,13 @@ class BcLearner:
         cfg = self.cfg
         if self._scenes is not None:
             self._fresh = self._keep(self._scenes.draw(self._generator))
-        count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
-        what = f"clone, from update {self._updates + 1}"
+        count = min(cfg.updates_per_iteration, cfg.updates - self.updates)
+        what = f"clone, from update {self.updates + 1}"
         info = run_updates(self._engine, self._draw, count, self._at_once, what)
-        self._updates += count
+        self.updates += count
         if cfg.ema:
             self._engine.write_average("policy.", self.policy)
-        scalars = means(info) | {"lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
+        scalars = means(info) | {"lr": float(info["lr"][-1][-1]), "updates": float(self.updates)}
         return {name: scalars[name] for name in ("loss", "lr", "updates", *(["reading"] if cfg.reading else []))}
 
     def _keep(self, frames: Frames) -> Frames:
@@ -279,32 +270,11 @@ class BcLearner:
         unit = chunks * torch.tensor(self._to_unit.scale) + torch.tensor(self._to_unit.offset)
         return nn.functional.pad(unit, (0, self._chunk[1] - unit.shape[-1]))
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
-        return {
-            "model": self.model.state_dict(),
-            **({} if self._loss.head is None else {"head": self._loss.head.state_dict()}),
-            "policy": self.policy.state_dict(),
-            "engine": self._engine.state(),
-            "generator": generator_state(self._generator),
-            "updates": self._updates,
-            "processes": self.world.size,
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; process 0 resumes exactly, the others draw from new random streams.
-
-        Raises:
-            ConfigError: the state was saved by another number of processes.
-        """
-        check_processes(self.world, state)
-        self.model.load_state_dict(state["model"])
-        if self._loss.head is not None:
-            self._loss.head.load_state_dict(state["head"])
-        self.policy.load_state_dict(state["policy"])
-        self._engine.load(state["engine"])
-        self._updates = int(state["updates"])
-        take_up(self.world, state, self._seed + self._updates, self._generator)
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
+        head: dict[str, Part] = {} if self._loss.head is None else {"head": self._loss.head}
+        mine: dict[str, Part] = {"model": self.model, "policy": self.policy}
+        return mine | head | {"engine": self._engine, "generator": self._generator}
 
 
 def _check(cfg: BcCfg, cache: Cache) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,18 @@ from torch.func import functional_call
 from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import part
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import detached
+from robotrl.learners.parts import Part
 from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
 from robotrl.policies.q import smallest
 from robotrl.policies.steered import SteeredPolicy
 from robotrl.replay.samplers import Sampler, Uniform
+from robotrl.spec import LearnerCfg, MemoryNeeds
 
 
 @dataclass(frozen=True)
-class DsrlCfg:
+class DsrlCfg(LearnerCfg):
     """Settings of DSRL."""
 
     default_policy: ClassVar[str] = "steered"
@@ -64,6 +66,11 @@ class DsrlCfg:
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for about a minute; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, num_steps=self.num_steps)
 
     def build(self, setup: Setup) -> DsrlLearner:
         """Build the learner."""
@@ -128,7 +135,7 @@ class DsrlLoss(LossModule):
 # update
 
 
-class DsrlLearner(SimLearner):
+class DsrlLearner(Learner):
     """Trains the noise actor of a frozen policy; see `DsrlCfg`.
 
     Raises:
@@ -158,11 +165,10 @@ class DsrlLearner(SimLearner):
             threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )
-        self._iteration = 0
 
     def iterate(self) -> dict[str, float]:
         """Run one iteration: decisions of all envs, each followed by its updates."""
-        self._iteration += 1
+        self.iteration += 1
         return self._steering.iterate(self._learn)
 
     def _learn(self) -> dict[str, float]:
@@ -172,20 +178,8 @@ class DsrlLearner(SimLearner):
         # the noise is the action here
         del rows["chunk"]
         rows |= {"normal": steering.normal(count), "next_normal": steering.normal(count)}
-        return self._engine.run(rows, torch.arange(count), count, f"iteration {self._iteration}").mean()
+        return self._engine.run(rows, torch.arange(count), count, f"iteration {self.iteration}").mean()
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
-        return {
-            "networks": self._loss.state_dict(),
-            "engine": self._engine.state(),
-            "steering": self._steering.state(),
-            "iteration": self._iteration,
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        self._loss.load_state_dict(state["networks"])
-        self._engine.load(state["engine"])
-        self._steering.load(state["steering"])
-        self._iteration = int(state["iteration"])
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
+        return {"networks": self._loss, "engine": self._engine, "steering": self._steering}

@@ -26,20 +26,22 @@ from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_at_least, out_of_range
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.learners.dataset import read_for
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import ActionNormalizer, demonstrations, detached
+from robotrl.learners.parts import Part
 from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
 from robotrl.policies.q import smallest
 from robotrl.policies.reach import reach_of
 from robotrl.policies.steered import SteeredPolicy
 from robotrl.replay.buffer import Replay
 from robotrl.replay.samplers import Mixed, Sampler, Uniform
+from robotrl.spec import LearnerCfg, MemoryNeeds
 
 LEARN, DISTILL = "learn", "distill"
 
 
 @dataclass(frozen=True)
-class DsrlNaCfg:
+class DsrlNaCfg(LearnerCfg):
     """Settings of DSRL with noise aliasing."""
 
     default_policy: ClassVar[str] = "steered"
@@ -92,6 +94,11 @@ class DsrlNaCfg:
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for about a minute; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, num_steps=self.num_steps)
 
     def build(self, setup: Setup) -> DsrlNaLearner:
         """Build the learner."""
@@ -224,7 +231,7 @@ class Pairs:
         self._added = int(state["added"])
 
 
-class DsrlNaLearner(SimLearner):
+class DsrlNaLearner(Learner):
     """Trains the noise actor of a frozen policy by noise aliasing; see `DsrlNaCfg`.
 
     Raises:
@@ -270,7 +277,6 @@ class DsrlNaLearner(SimLearner):
             updates_per_call=UPDATES_PER_CALL,
         )
         self._pairs = Pairs(cfg.pairs, cfg.group)
-        self._iteration = 0
 
     def _demos(self, setup: Setup) -> Replay:
         """Load the demonstrations into a replay of their own, which rollouts never overwrite."""
@@ -285,7 +291,7 @@ class DsrlNaLearner(SimLearner):
 
     def iterate(self) -> dict[str, float]:
         """Run one iteration: decisions of all envs, each followed by its updates."""
-        self._iteration += 1
+        self.iteration += 1
         return self._steering.iterate(lambda: self._learn() | self._distill())
 
     def _learn(self) -> dict[str, float]:
@@ -318,22 +324,8 @@ class DsrlNaLearner(SimLearner):
         return {**{f"obs/{key}": x for key, x in obs.items()}, NOISE: noise, "chunk": chunk}
 
     def _run(self, rows: dict[str, Tensor], count: int, phase: str) -> dict[str, float]:
-        return self._engine.run(rows, torch.arange(count), count, f"iteration {self._iteration}", phase).mean()
+        return self._engine.run(rows, torch.arange(count), count, f"iteration {self.iteration}", phase).mean()
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
-        return {
-            "networks": self._loss.state_dict(),
-            "engine": self._engine.state(),
-            "steering": self._steering.state(),
-            "pairs": self._pairs.state(),
-            "iteration": self._iteration,
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        self._loss.load_state_dict(state["networks"])
-        self._engine.load(state["engine"])
-        self._steering.load(state["steering"])
-        self._pairs.load(state["pairs"])
-        self._iteration = int(state["iteration"])
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
+        return {"networks": self._loss, "engine": self._engine, "steering": self._steering, "pairs": self._pairs}

@@ -34,6 +34,7 @@ from robotrl.learners.episode_encoders import OF_RUN
 from robotrl.learners.episodes import EpisodeActing, EpisodeCfg, EpisodeLearner, Likelihood
 from robotrl.learners.learner import Setup
 from robotrl.learners.on_policy import finite
+from robotrl.learners.parts import Part
 from robotrl.learners.token_policy import TokenActing
 from robotrl.registry import ENCODERS
 from robotrl.rollout.groups import Trajectories, chosen, together
@@ -95,7 +96,7 @@ class GrpoCfg(EpisodeCfg):
         return self.progress == "return"
 
     def beside(self, policy: Any) -> list[Any]:
-        """See `robotrl.memory_estimate.check.beside`."""
+        """See `LearnerCfg.beside`."""
         if self.progress != "sight" or not (self.encoder == "policy" or self.encoder.startswith(OF_RUN)):
             return []
         return [policy.eye() if self.encoder == "policy" else self.encoder.removeprefix(OF_RUN)]
@@ -151,6 +152,8 @@ def likelihood(
 
 class GrpoLearner(EpisodeLearner):
     """Fine-tunes a policy by GRPO; see `GrpoCfg` and `EpisodeLearner`."""
+
+    caches = True
 
     def __init__(self, cfg: GrpoCfg, setup: Setup, method: str, acting: EpisodeActing) -> None:
         _check(cfg)
@@ -266,16 +269,10 @@ class GrpoLearner(EpisodeLearner):
             }
         )
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`; the encoder is that of the start of the run, not the policy's current one."""
-        eye = {} if self._eye is None else {"eye": self._eye.state_dict()}
-        return {**super().state(), **eye}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        super().load(state)
-        if self._eye is not None:
-            self._eye.load_state_dict(state["eye"])
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`; the encoder is that of the start of the run, not the policy's current one."""
+        eye: dict[str, Part] = {} if self._eye is None else {"eye": self._eye}
+        return super().parts() | eye
 
     @torch.no_grad()
     def _log_prob(self, obs: dict[str, Tensor], record: dict[str, Tensor]) -> Tensor:

@@ -27,7 +27,7 @@ from robotrl.fn.bc_loss import CloneLoss, DrawShape, clone_loss_of
 from robotrl.fn.q_targets import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
 from robotrl.learners.actor.remote import RemoteReplayCollector, experience_of
 from robotrl.learners.dataset import read_for
-from robotrl.learners.learner import Setup
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
@@ -38,6 +38,7 @@ from robotrl.learners.off_policy import (
     no_clip,
     rows_of,
 )
+from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting, ReplayCollector
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import ValueNet
@@ -45,8 +46,7 @@ from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.reach import reach_of
 from robotrl.replay.buffer import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
 from robotrl.rollout.compatibility import check_fit
-from robotrl.run.checkpoint import generator_state, set_generator_state
-from robotrl.spec import HasLogProb, visible
+from robotrl.spec import HasLogProb, LearnerCfg, MemoryNeeds, visible
 
 Rewards = Literal["stored", "minus_one", "scaled"]
 REWARDS: tuple[Rewards, ...] = ("stored", "minus_one", "scaled")
@@ -55,7 +55,7 @@ SCALED_RETURN = 1000.0
 
 
 @dataclass(frozen=True)
-class IqlCfg:
+class IqlCfg(LearnerCfg):
     """Settings of IQL."""
 
     default_policy: ClassVar[str] = "gaussian"
@@ -119,6 +119,11 @@ class IqlCfg:
     def reads_rewards(self) -> bool:
         """True if it goes on online; offline the rewards are the dataset's."""
         return self.env_steps > 0
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, num_steps=self.num_steps, averages=bool(self.ema), bf16=self.bf16)
 
     def build(self, setup: Setup) -> IqlLearner:
         """Build the learner."""
@@ -237,13 +242,15 @@ Reward = Callable[[Transitions], Tensor]
 # update
 
 
-class IqlLearner:
+class IqlLearner(Learner):
     """Trains a policy on a dataset, then optionally online; see `IqlCfg`.
 
     Raises:
         ConfigError: no dataset, one of other arrays or another rate, or settings out of range.
         CapabilityError: the policy has neither a density nor a cloning loss.
     """
+
+    counts = ("iteration", "updates")
 
     def __init__(self, cfg: IqlCfg, setup: Setup) -> None:
         _check(cfg)
@@ -289,38 +296,15 @@ class IqlLearner:
         self._unit = ActionNormalizer(sim.action_spec)
         self._steps = cfg.num_steps * sim.num_envs
         self._offline = math.ceil(cfg.updates / cfg.updates_per_iteration)
-        self._iteration = 0
-        self.updates = 0
-        """Number of updates so far."""
         self.iterations = self._offline + math.ceil(cfg.env_steps / self._steps)
         self.experience: ReplayCollector | RemoteReplayCollector | None = None
         """Collector of online experience; None offline."""
         if cfg.env_steps:
             online = PolicyBuilder(setup._replace(init_policy=self.policy), sim, False)
             acting = Acting(setup.seed, cfg.gamma, random=False, warmup=0)
-            self.experience = experience_of(cfg, setup, sim, online, self._generator, acting)
+            self._stepper = self.experience = experience_of(cfg, setup, sim, online, self._generator, acting)
         else:
             sim.close()
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return 0 if self.experience is None else self.experience.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return 0.0 if self.experience is None else self.experience.sim_s
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
-
-    def close(self) -> None:
-        """See `Learner.close`."""
-        if self.experience is not None:
-            self.experience.close()
 
     def relabel(self, reward: Reward) -> None:
         """Replace the dataset's rewards, e.g. by a success classifier's, before the first iteration.
@@ -337,9 +321,9 @@ class IqlLearner:
     def iterate(self) -> dict[str, float]:
         """Run offline updates on the dataset, or, after these, env steps and as many updates on both."""
         cfg = self.cfg
-        self._iteration += 1
+        self.iteration += 1
         scalars: dict[str, float] = {}
-        if self._iteration <= self._offline:
+        if self.iteration <= self._offline:
             count = min(cfg.updates_per_iteration, cfg.updates - self.updates)
         else:
             assert self.experience is not None
@@ -354,7 +338,7 @@ class IqlLearner:
         cfg = self.cfg
         most = UPDATES_PER_CALL * math.ceil(max(cfg.updates_per_iteration, self._steps) / UPDATES_PER_CALL)
         most = at_once(most, cfg.batch, self.model.observation_spec)
-        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self._iteration}")
+        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self.iteration}")
         self.updates += updates
         if cfg.ema:
             self._engine.write_average("policy.", self.policy)
@@ -375,27 +359,15 @@ class IqlLearner:
             rows |= {f"drawn/{name}": x for name, x in self._clone.draw(model, shape, self._generator).items()}
         return rows
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`. The dataset is not saved; it is read again."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`. The dataset is not saved; it is read again."""
         return {
-            "networks": self._loss.state_dict(),
-            "policy": self.policy.state_dict(),
-            "engine": self._engine.state(),
-            "experience": None if self.experience is None else self.experience.state(),
-            "generator": generator_state(self._generator),
-            "iteration": self._iteration,
-            "updates": self.updates,
+            "networks": self._loss,
+            "policy": self.policy,
+            "engine": self._engine,
+            "experience": self.experience,
+            "generator": self._generator,
         }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        self._loss.load_state_dict(state["networks"])
-        self.policy.load_state_dict(state["policy"])
-        self._engine.load(state["engine"])
-        if self.experience is not None:
-            self.experience.load(state["experience"])
-        set_generator_state(self._generator, state["generator"])
-        self._iteration, self.updates = int(state["iteration"]), int(state["updates"])
 
 
 def _clone_loss(policy: Any) -> CloneLoss | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -46,10 +46,13 @@ class OpdCfg(EpisodeCfg):
     divergence: Divergence = "reverse"
     """Divergence to minimize: "reverse" KL, or the ablations of the paper, "forward" KL and "labels"."""
 
-    reads_rewards: ClassVar[bool] = False
+    @property
+    def reads_rewards(self) -> bool:
+        """See `LearnerCfg.reads_rewards`."""
+        return False
 
     def beside(self, policy: Any) -> list[Any]:
-        """See `robotrl.memory_estimate.check.beside`."""
+        """See `LearnerCfg.beside`."""
         del policy
         return [self.teacher] if self.teacher else []
 

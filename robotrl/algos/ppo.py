@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from robotrl.datasets.normalization import within_bounds
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.distributed import check_processes, share, take_up
+from robotrl.engine.distributed import share
 from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.schedule import line
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer, RewardNormalizer
+from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
     check_settings,
@@ -29,13 +29,11 @@ from robotrl.learners.on_policy import (
     rollout_scalars,
     update_scalars,
 )
+from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import Critic
 from robotrl.rollout.collector import Collector, Decision
-from robotrl.rollout.compatibility import check_fit
-from robotrl.run.checkpoint import generator_state
-from robotrl.spec import Density, HasDensity, privileged, visible
-from robotrl.transforms import TransformGroup
+from robotrl.spec import Density, HasDensity, LearnerCfg, MemoryNeeds, privileged
 
 SCHEDULES = ("constant", "linear", "adaptive")
 LR_RANGE = (1e-5, 1e-2)
@@ -45,7 +43,7 @@ SPREAD_ROWS = 256
 
 
 @dataclass(frozen=True)
-class PpoCfg:
+class PpoCfg(LearnerCfg):
     """Settings of PPO."""
 
     default_policy: ClassVar[str] = "by-action"
@@ -104,6 +102,11 @@ class PpoCfg:
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.minibatch, self.microbatch, splits=True, num_steps=self.num_steps, bf16=self.bf16)
 
     def build(self, setup: Setup) -> PpoLearner:
         """Build the learner."""
@@ -189,7 +192,7 @@ class PpoLoss(LossModule):
 # update
 
 
-class PpoLearner(SimLearner):
+class PpoLearner(Learner):
     """Trains a policy with a closed-form density; see `PpoCfg`.
 
     Several processes (`Setup.world`) learn as one: each has its own sim and random streams and computes its share of
@@ -207,23 +210,14 @@ class PpoLearner(SimLearner):
         self._seed = setup.seed
         torch.manual_seed(setup.seed)
         self.sim = setup.make_sim()
-        specs, hidden = visible(self.sim), {key: self.sim.observation_spec[key] for key in privileged(self.sim)}
-        model: Any = setup.init_policy
-        self._normalizer: ObsNormalizer | None = None
-        if model is None:
-            self._normalizer = ObsNormalizer(specs, self.world) if cfg.normalize_obs else None
-            inputs = () if self._normalizer is None else self._normalizer.transforms()
-            action = self.sim.action_spec
-            model = setup.fresh(specs, action, TransformGroup(inputs, within_bounds(action)))
-        else:
-            check_fit(model, self.sim)
-        if not isinstance(model, HasDensity):
+        hidden = {key: self.sim.observation_spec[key] for key in privileged(self.sim)}
+        self._made = PolicyBuilder(setup, self.sim, cfg.normalize_obs)
+        self.policy = self._made.policy
+        if not isinstance(self._made.policy, HasDensity):
             raise CapabilityError(
-                f"policy {type(model).__name__} lacks HasDensity: PPO needs a density and an entropy in closed form, as"
-                " CategoricalPolicy, GaussianPolicy and BetaPolicy have them"
+                f"policy {type(self.policy).__name__} lacks HasDensity: PPO needs a density and an entropy in closed"
+                " form, as CategoricalPolicy, GaussianPolicy and BetaPolicy have them"
             )
-        self.policy: Any = model
-        self.policy.control_dt_s = self.sim.control_dt_s
         check_settings(cfg, self.policy.horizon)
         self._privileged = ObsNormalizer(hidden, self.world)
         self.critic = Critic(
@@ -252,7 +246,6 @@ class PpoLearner(SimLearner):
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
-        self._iteration = 0
 
     def iterate(self) -> dict[str, float]:
         """Run one rollout and its epochs of updates."""
@@ -265,10 +258,13 @@ class PpoLearner(SimLearner):
         batch = make_batch(rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world)
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
-        self._iteration += 1
+        self.iteration += 1
         scalars |= self._update(batch)
         scalars["std"] = self._spread(batch)
-        self._measure(rollout.obs)
+        # the next rollout and its updates use the statistics of all observations so far
+        self._made.take(rollout.obs)
+        self._privileged.update(rollout.obs)
+        self.critic.set_transforms(self._privileged.transforms())
         return finite(self.world.means(scalars))
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
@@ -289,66 +285,33 @@ class PpoLearner(SimLearner):
 
     def _update(self, batch: OnPolicyBatch) -> dict[str, float]:
         cfg = self.cfg
-        self._engine.carry[0] = float(self._iteration > cfg.critic_warmup)
+        self._engine.carry[0] = float(self.iteration > cfg.critic_warmup)
         if cfg.lr_schedule == "linear":
-            self._engine.carry[1] = cfg.lr * line((self._iteration - 1) / self.iterations, 0.0)
+            self._engine.carry[1] = cfg.lr * line((self.iteration - 1) / self.iterations, 0.0)
         rows, size = {**batch.rows(), "value": batch.value}, len(batch.advantage)
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
         # a decision takes at least one step, so a rollout holds no more decisions than steps
         capacity = cfg.num_steps * self.sim.num_envs
-        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}"))
+        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self.iteration}"))
 
-    def _measure(self, obs: dict[str, Tensor]) -> None:
-        """Add a rollout's observations to the running normalizations, which the next rollout and its updates use."""
-        if self._normalizer is not None:
-            self._normalizer.update(obs)
-        self._privileged.update(obs)
-        self._apply_normalizers()
-
-    def _apply_normalizers(self) -> None:
-        if self._normalizer is not None:
-            self.policy.set_transforms(TransformGroup(self._normalizer.transforms(), self.policy.transforms.outputs))
-        self.critic.set_transforms(self._privileged.transforms())
-
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
         return {
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "engine": self._engine.state(),
-            "obs_normalizer": None if self._normalizer is None else self._normalizer.state(),
-            "privileged_normalizer": self._privileged.state(),
-            "reward_normalizer": None if self._reward_normalizer is None else self._reward_normalizer.state(),
-            "generator": generator_state(self._generator),
-            "collector": self._collector.state(),
-            "iteration": self._iteration,
-            "processes": self.world.size,
+            "policy": self.policy,
+            "critic": self.critic,
+            "engine": self._engine,
+            "obs_normalizer": self._made,
+            "privileged_normalizer": self._privileged,
+            "reward_normalizer": self._reward_normalizer,
+            "generator": self._generator,
+            "collector": self._collector,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; process 0 resumes exactly, the others start new episodes with new random streams.
-
-        Raises:
-            ConfigError: the state was saved by another number of processes.
-        """
-        check_processes(self.world, state)
-        self.policy.load_state_dict(state["policy"])
-        self.critic.load_state_dict(state["critic"])
-        self._engine.load(state["engine"])
-        # a learner made to resume does not know whether the run began with a new policy; the state does
-        self._normalizer = None
-        if state["obs_normalizer"] is not None:
-            self._normalizer = ObsNormalizer(self.policy.observation_spec, self.world)
-            self._normalizer.load(state["obs_normalizer"])
-        self._privileged.load(state["privileged_normalizer"])
-        self._apply_normalizers()
-        if self._reward_normalizer is not None:
-            self._reward_normalizer.load(state["reward_normalizer"])
-        self._iteration = int(state["iteration"])
-        exactly = take_up(self.world, state, self._seed + self._iteration, self._generator, self._collector)
-        if not exactly and self._reward_normalizer is not None:
-            self._reward_normalizer.restart()
+        """See `Learner.load`."""
+        super().load(state)
+        self.critic.set_transforms(self._privileged.transforms())
 
 
 def _check(cfg: PpoCfg) -> None:

@@ -28,10 +28,18 @@ from robotrl.learners.augmentation import Symmetric, changes_of
 from robotrl.learners.auxiliary_targets import frames_of, hidden_numbers
 from robotrl.learners.dataset import read_for
 from robotrl.learners.frames import Frames, Scenes, check_reads
-from robotrl.learners.learner import Setup
+from robotrl.learners.learner import Learner, Setup
+from robotrl.learners.parts import Part
 from robotrl.rollout.compatibility import check_words
-from robotrl.run.checkpoint import generator_state, set_generator_state
-from robotrl.spec import HasGroundingTargets, HasImageFeatures, is_picture, privileged, visible
+from robotrl.spec import (
+    HasGroundingTargets,
+    HasImageFeatures,
+    LearnerCfg,
+    MemoryNeeds,
+    is_picture,
+    privileged,
+    visible,
+)
 from robotrl.utils.batched import arrays_in_parts
 
 JUDGED = 1024
@@ -44,7 +52,7 @@ TOLD = {"hidden/": LOOKING, "meant/": READING}
 
 
 @dataclass(frozen=True)
-class PretrainCfg:
+class PretrainCfg(LearnerCfg):
     """Settings of auxiliary pretraining."""
 
     default_policy: ClassVar[str] = "token-vla"
@@ -84,6 +92,11 @@ class PretrainCfg:
     """Networks compute in bfloat16; see docs/engine.md."""
     engine: EngineMode = "eager"
     """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, bf16=self.bf16)
 
     def build(self, setup: Setup) -> PretrainLearner:
         """Build the learner."""
@@ -133,7 +146,7 @@ class PretrainLoss(LossModule):
 # update
 
 
-class PretrainLearner:
+class PretrainLearner(Learner):
     """Pretrains a policy's encoders on a dataset and on scenes of the sim; see `PretrainCfg`.
 
     Raises:
@@ -141,7 +154,7 @@ class PretrainLearner:
         CapabilityError: the policy has no separate image features, or the sim has no grounding targets.
     """
 
-    env_steps = 0
+    counts = ("updates",)
 
     def __init__(self, cfg: PretrainCfg, setup: Setup) -> None:
         if setup.dataset is None:
@@ -195,7 +208,6 @@ class PretrainLearner:
         self._judged = torch.arange(self._learned, dataset.num_frames)
         if len(self._judged) > JUDGED:
             self._judged = self._judged[torch.linspace(0, len(self._judged) - 1, JUDGED).long()]
-        self._updates = 0
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._loss = PretrainLoss(policy, cfg, *(self._width(prefix) for prefix in TOLD)).to(setup.device)
         size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
@@ -210,11 +222,6 @@ class PretrainLearner:
             updates_per_call=min(UPDATES_PER_CALL, self._at_once),
         )
 
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
-
     def close(self) -> None:
         """See `Learner.close`."""
         if self._scenes is not None:
@@ -225,12 +232,12 @@ class PretrainLearner:
         cfg = self.cfg
         if self._scenes is not None:
             self._fresh = self._scenes.draw(self._generator)
-        count = min(cfg.updates_per_iteration, cfg.updates - self._updates)
-        info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self._updates + 1}")
-        self._updates += count
+        count = min(cfg.updates_per_iteration, cfg.updates - self.updates)
+        info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self.updates + 1}")
+        self.updates += count
         found = means(info)
         scalars = {name: found[name] for name in ("loss", *self._loss.heads)}
-        scalars |= {"lr": float(info["lr"][-1][-1]), "updates": float(self._updates)}
+        scalars |= {"lr": float(info["lr"][-1][-1]), "updates": float(self.updates)}
         if len(self._judged):
             scalars |= {f"held_out_{name}": value for name, value in self._judge().items()}
         return scalars
@@ -271,23 +278,14 @@ class PretrainLearner:
 
         return {name: float(x.mean()) for name, x in arrays_in_parts(off, rows, self.cfg.batch).items()}
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
         return {
-            "policy": self.policy.state_dict(),
-            "heads": self._loss.heads.state_dict(),
-            "engine": self._engine.state(),
-            "generator": generator_state(self._generator),
-            "updates": self._updates,
+            "policy": self.policy,
+            "heads": self._loss.heads,
+            "engine": self._engine,
+            "generator": self._generator,
         }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        self.policy.load_state_dict(state["policy"])
-        self._loss.heads.load_state_dict(state["heads"])
-        self._engine.load(state["engine"])
-        set_generator_state(self._generator, state["generator"])
-        self._updates = int(state["updates"])
 
 
 def _check(cfg: PretrainCfg) -> None:

@@ -24,7 +24,7 @@ from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, temperature_loss
 from robotrl.learners.actor.remote import experience_of
 from robotrl.learners.dataset import read_for
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup, Watch
 from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
@@ -35,20 +35,20 @@ from robotrl.learners.off_policy import (
     detached,
     rows_of,
 )
-from robotrl.learners.replay_collector import Watch
+from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, average, draw_members, smallest_of
 from robotrl.policies.reach import reach_of
 from robotrl.policies.squashed import SquashedPolicy
 from robotrl.replay.buffer import Mixed, Sampler, Uniform
-from robotrl.run.checkpoint import generator_state, set_generator_state
+from robotrl.spec import LearnerCfg, MemoryNeeds
 
 CRITIC, BOTH = "critic", "both"
 """Phases of an update: the critics only, or all networks."""
 
 
 @dataclass(frozen=True)
-class RlpdCfg:
+class RlpdCfg(LearnerCfg):
     """Settings of RLPD."""
 
     default_policy: ClassVar[str] = "squashed"
@@ -106,6 +106,11 @@ class RlpdCfg:
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for 20 to 120 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, num_steps=self.num_steps, bf16=self.bf16)
 
     def build(self, setup: Setup) -> RlpdLearner:
         """Build the learner."""
@@ -175,13 +180,15 @@ class RlpdLoss(LossModule):
 # update
 
 
-class RlpdLearner(SimLearner):
+class RlpdLearner(Learner):
     """Trains a tanh-Gaussian policy from demonstrations and its own experience; see `RlpdCfg`.
 
     Raises:
         ConfigError: no dataset, one of other arrays or another rate, or settings out of range.
         CapabilityError: the policy is not tanh-Gaussian.
     """
+
+    counts = ("iteration", "updates")
 
     def __init__(self, cfg: RlpdCfg, setup: Setup) -> None:
         _check(cfg)
@@ -211,10 +218,7 @@ class RlpdLearner(SimLearner):
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
         self._unit = ActionNormalizer(sim.action_spec)
-        self._iteration = 0
         self._steps = cfg.num_steps * sim.num_envs
-        self.updates = 0
-        """Number of updates of the critics so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
 
     def watch(self, make: Watch) -> None:
@@ -227,7 +231,7 @@ class RlpdLearner(SimLearner):
 
     def iterate(self) -> dict[str, float]:
         """Run some env steps and the updates due for them."""
-        self._iteration += 1
+        self.iteration += 1
         warm = self.experience.warm
         scalars = self.experience.collect(self.cfg.num_steps)
         if warm:
@@ -240,7 +244,7 @@ class RlpdLearner(SimLearner):
         critics = (self.cfg.utd_ratio - 1) * env_steps
         most = UPDATES_PER_CALL * math.ceil(max(critics, env_steps) / UPDATES_PER_CALL)
         most = at_once(most, self.cfg.batch, self.policy.observation_spec)
-        what = f"iteration {self._iteration}"
+        what = f"iteration {self.iteration}"
         info = run_updates(self._engine, self._draw, critics, most, what, CRITIC)
         for name, parts in run_updates(self._engine, self._draw, env_steps, most, what, BOTH).items():
             info[name] = [*info.get(name, []), *parts]
@@ -268,26 +272,15 @@ class RlpdLearner(SimLearner):
                 prior = [(Uniform(self._demos), share * (1 - part_of)), (Uniform(corrections), share * part_of)]
         return Mixed([*prior, (Uniform(self.experience.memory.replay), 1 - share)])
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`. Demonstrations are not saved; their dataset is read again."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`. Demonstrations are not saved; their dataset is read again."""
         return {
-            "networks": self._loss.state_dict(),
-            "engine": self._engine.state(),
-            "normalizer": self._made.state(),
-            "experience": self.experience.state(),
-            "generator": generator_state(self._generator),
-            "iteration": self._iteration,
-            "updates": self.updates,
+            "networks": self._loss,
+            "engine": self._engine,
+            "normalizer": self._made,
+            "experience": self.experience,
+            "generator": self._generator,
         }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        self._loss.load_state_dict(state["networks"])
-        self._engine.load(state["engine"])
-        self._made.load(state["normalizer"])
-        self.experience.load(state["experience"])
-        set_generator_state(self._generator, state["generator"])
-        self._iteration, self.updates = int(state["iteration"]), int(state["updates"])
 
 
 def _check(cfg: RlpdCfg) -> None:

@@ -16,7 +16,7 @@ from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import CapabilityError
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.learners.actor.remote import experience_of
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
@@ -28,15 +28,16 @@ from robotrl.learners.off_policy import (
     no_clip,
     rows_of,
 )
+from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.squashed import SquashedPolicy
 from robotrl.replay.buffer import Uniform
-from robotrl.run.checkpoint import generator_state, set_generator_state
+from robotrl.spec import LearnerCfg, MemoryNeeds
 
 
 @dataclass(frozen=True)
-class SacCfg:
+class SacCfg(LearnerCfg):
     """Settings of SAC."""
 
     default_policy: ClassVar[str] = "squashed"
@@ -86,6 +87,11 @@ class SacCfg:
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, num_steps=self.num_steps, bf16=self.bf16)
 
     def build(self, setup: Setup) -> SacLearner:
         """Build the learner."""
@@ -158,13 +164,15 @@ class SacLoss(LossModule):
 # update
 
 
-class SacLearner(SimLearner):
+class SacLearner(Learner):
     """Trains a tanh-Gaussian policy; see `SacCfg`.
 
     Raises:
         ConfigError: settings out of range.
         CapabilityError: the policy is not tanh-Gaussian.
     """
+
+    counts = ("iteration", "updates")
 
     def __init__(self, cfg: SacCfg, setup: Setup) -> None:
         check_settings(cfg)
@@ -189,15 +197,12 @@ class SacLearner(SimLearner):
         self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
         self._unit = ActionNormalizer(sim.action_spec)
         self._debt = UpdateToDataRatio(cfg.utd_ratio)
-        self._iteration = 0
         self._steps = cfg.num_steps * sim.num_envs
-        self.updates = 0
-        """Number of updates so far."""
         self.iterations = math.ceil(cfg.env_steps / self._steps)
 
     def iterate(self) -> dict[str, float]:
         """Run some env steps and the updates due for them."""
-        self._iteration += 1
+        self.iteration += 1
         warm = self.experience.warm
         scalars = self.experience.collect(self.cfg.num_steps)
         if warm:
@@ -210,7 +215,7 @@ class SacLearner(SimLearner):
         most = math.ceil(self._steps * self.cfg.utd_ratio) + 1
         most = UPDATES_PER_CALL * math.ceil(most / UPDATES_PER_CALL)
         most = at_once(most, self.cfg.batch, self.policy.observation_spec)
-        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self._iteration}")
+        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self.iteration}")
         self.updates += updates
         return means(info)
 
@@ -224,28 +229,16 @@ class SacLearner(SimLearner):
             rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
         return rows
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
         return {
-            "networks": self._loss.state_dict(),
-            "engine": self._engine.state(),
-            "normalizer": self._made.state(),
-            "experience": self.experience.state(),
-            "generator": generator_state(self._generator),
-            "owed": self._debt.owed,
-            "iteration": self._iteration,
-            "updates": self.updates,
+            "networks": self._loss,
+            "engine": self._engine,
+            "normalizer": self._made,
+            "experience": self.experience,
+            "generator": self._generator,
+            "owed": self._debt,
         }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        self._loss.load_state_dict(state["networks"])
-        self._engine.load(state["engine"])
-        self._made.load(state["normalizer"])
-        self.experience.load(state["experience"])
-        set_generator_state(self._generator, state["generator"])
-        self._debt.owed = float(state["owed"])
-        self._iteration, self.updates = int(state["iteration"]), int(state["updates"])
 
 
 def squashed(policy: Any, method: str) -> SquashedPolicy:

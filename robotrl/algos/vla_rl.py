@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.distributed import check_processes, share, take_up
+from robotrl.engine.distributed import share
 from robotrl.engine.engine import Context, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_at_least, check_positive
 from robotrl.fn.loss import ppo_clip, value_clipped_mse
 from robotrl.fn.progress.shaping import Form
 from robotrl.fn.schedule import warmed
 from robotrl.fn.text import tokens
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
@@ -34,6 +34,7 @@ from robotrl.learners.on_policy import (
     rollout_scalars,
     update_scalars,
 )
+from robotrl.learners.parts import Part
 from robotrl.learners.token_policy import say, start_from
 from robotrl.policies.networks.value import Critic
 from robotrl.rewards.process_model import ProcessReward
@@ -41,8 +42,7 @@ from robotrl.rewards.process_stored import load_process, process_from_tree, proc
 from robotrl.rewards.process_term import ProcessTerm
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
-from robotrl.run.checkpoint import generator_state
-from robotrl.spec import HasObservationEncoder, measured, privileged, reads
+from robotrl.spec import HasObservationEncoder, LearnerCfg, MemoryNeeds, measured, privileged, reads
 from robotrl.utils.batched import in_parts
 
 CRITIC, BOTH = "critic", "both"
@@ -52,7 +52,7 @@ READ = "read"
 
 
 @dataclass(frozen=True)
-class VlaRlCfg:
+class VlaRlCfg(LearnerCfg):
     """Settings of VLA-RL; discount, clip ranges, the critic's size and its warmup are the published ones."""
 
     default_policy: ClassVar[str] = "token-vla"
@@ -103,8 +103,13 @@ class VlaRlCfg:
     engine: EngineMode = "eager"
     """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
 
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.minibatch, self.microbatch, splits=True, num_steps=self.num_steps, bf16=self.bf16)
+
     def beside(self, policy: Any) -> list[Any]:
-        """See `robotrl.memory_estimate.check.beside`: the critic's frozen encoder is a copy of the policy."""
+        """See `LearnerCfg.beside`: the critic's frozen encoder is a copy of the policy."""
         return [policy]
 
     def build(self, setup: Setup) -> VlaRlLearner:
@@ -176,7 +181,7 @@ class VlaRlLoss(LossModule):
 # update
 
 
-class VlaRlLearner(SimLearner):
+class VlaRlLearner(Learner):
     """Fine-tunes an autoregressive policy with a critic; see `VlaRlCfg`.
 
     Raises:
@@ -185,6 +190,8 @@ class VlaRlLearner(SimLearner):
         CapabilityError: the policy is not autoregressive over tokens, or has no observation encoder.
         DataError: the process reward's files are damaged.
     """
+
+    caches = True
 
     def __init__(self, cfg: VlaRlCfg, setup: Setup) -> None:
         policy = start_from(setup, "VLA-RL")
@@ -228,7 +235,6 @@ class VlaRlLearner(SimLearner):
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, policy.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
-        self._iteration = 0
         self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs * self.world.size))
 
     def iterate(self) -> dict[str, float]:
@@ -255,7 +261,7 @@ class VlaRlLearner(SimLearner):
         # the critic has its own features: the cache is for the policy's epochs
         batch = batch._replace(obs=self.kept(batch.obs))
         scalars |= rollout_scalars(rollout, batch, sim_reward)
-        self._iteration += 1
+        self.iteration += 1
         return finite(self.world.means(scalars | self._update(batch)))
 
     @torch.no_grad()
@@ -287,40 +293,30 @@ class VlaRlLearner(SimLearner):
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
         capacity = cfg.num_steps * self.sim.num_envs
-        phase = CRITIC if self._iteration <= cfg.critic_warmup else BOTH
-        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self._iteration}", phase))
+        phase = CRITIC if self.iteration <= cfg.critic_warmup else BOTH
+        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self.iteration}", phase))
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`; the critic's frozen encoder is that of the start of the run."""
-        process = {} if self._process is None else {"process": process_tree(self._process.reward)}
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`; the critic's frozen encoder is that of the start of the run."""
         return {
-            **process,
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict(),
-            "normaliser": self._normaliser.state(),
-            "reader": self._reader.state_dict(),
-            "engine": self._engine.state(),
-            "generator": generator_state(self._generator),
-            "collector": self._collector.state(),
-            "iteration": self._iteration,
-            "processes": self.world.size,
+            "policy": self.policy,
+            "critic": self.critic,
+            "normaliser": self._normaliser,
+            "reader": self._reader,
+            "engine": self._engine,
+            "generator": self._generator,
+            "collector": self._collector,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; process 0 resumes exactly, the others start new episodes with new random streams.
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`; a process reward is part of it."""
+        process = {} if self._process is None else {"process": process_tree(self._process.reward)}
+        return process | super().state()
 
-        Raises:
-            ConfigError: the state was saved by another number of processes.
-        """
-        check_processes(self.world, state)
-        self.policy.load_state_dict(state["policy"])
-        self._normaliser.load(state["normaliser"])
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`."""
+        super().load(state)
         self.critic.set_transforms(self._normaliser.transforms())
-        self.critic.load_state_dict(state["critic"])
-        self._reader.load_state_dict(state["reader"])
-        self._engine.load(state["engine"])
-        self._iteration = int(state["iteration"])
-        take_up(self.world, state, self._seed + self._iteration, self._generator, self._collector)
         if "process" in state:
             self._process = self._added(process_from_tree(state["process"], "the checkpoint"))
 

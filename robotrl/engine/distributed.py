@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError, RobotrlError
 from robotrl.rollout.storage import Rollout
-from robotrl.run.checkpoint import set_generator_state
 from robotrl.run.locking import finish_despite_sigterm
 
 if TYPE_CHECKING:
@@ -144,18 +143,6 @@ def share(field: str, rows: int, world: DistributedContext) -> int:
     return rows // world.size
 
 
-class Collects(Protocol):
-    """Interface to resume an object that steps a sim for a learner."""
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Resume exactly."""
-        ...
-
-    def follow(self, state: dict[str, Any], seed: int) -> None:
-        """Resume from another process's state, with new episodes."""
-        ...
-
-
 def check_processes(world: DistributedContext, state: Mapping[str, Any]) -> None:
     """Check that a state was saved by the same number of processes.
 
@@ -169,36 +156,6 @@ def check_processes(world: DistributedContext, state: Mapping[str, Any]) -> None
     before = state.get("processes", 1)
     if before != world.size:
         raise ConfigError(f"the run was begun by {before} processes: {world.size} go on, expected as many")
-
-
-def take_up(
-    world: DistributedContext,
-    state: Mapping[str, Any],
-    seed: int,
-    generator: torch.Generator,
-    collector: Collects | None = None,
-) -> bool:
-    """Resume random streams and episodes: process 0 exactly, the others with new streams and episodes.
-
-    Args:
-        world: the processes.
-        state: state of process 0's learner, with "generator" and "collector".
-        seed: seed of this process's new streams; different from the seed at the start of the run.
-        generator: the learner's random generator.
-        collector: the learner's collector, if it has one.
-
-    Returns:
-        Whether this process resumes exactly.
-    """
-    if world.rank == 0:
-        set_generator_state(generator, state["generator"])
-        if collector is not None:
-            collector.load(state["collector"])
-        return True
-    generator.manual_seed(seed % SEEDS)
-    if collector is not None:
-        collector.follow(state["collector"], seed % SEEDS)
-    return False
 
 
 _meshes: list[DeviceMesh] = []

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.distributed import check_processes, share, take_up
+from robotrl.engine.distributed import share
 from robotrl.engine.engine import Context, EngineMode, LossModule, LossOut, ParameterGroup, Updates
 from robotrl.errors import CapabilityError, ConfigError, check_decay, check_number
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.fn.schedule import line
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer, RewardNormalizer
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
@@ -36,11 +36,11 @@ from robotrl.learners.on_policy import (
     rollout_scalars,
     update_scalars,
 )
+from robotrl.learners.parts import Part
 from robotrl.policies.networks.value import Critic
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
-from robotrl.run.checkpoint import generator_state
-from robotrl.spec import HasChain, privileged
+from robotrl.spec import HasChain, LearnerCfg, MemoryNeeds, privileged
 
 ADAM_EPS = 1e-8
 CRITIC, BOTH = "critic", "both"
@@ -48,7 +48,7 @@ CRITIC, BOTH = "critic", "both"
 
 
 @dataclass(frozen=True)
-class ChainCfg:
+class ChainCfg(LearnerCfg):
     """Settings shared by all methods of the family."""
 
     env_steps: int = 800_000
@@ -96,6 +96,11 @@ class ChainCfg:
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.minibatch, self.microbatch, True, self.num_steps, bool(self.ema), self.bf16)
 
 
 MakeCritic = Callable[[Any], Critic]
@@ -245,7 +250,7 @@ def start_from(setup: Setup, method: str) -> Any:
     return policy
 
 
-class ChainLearner(SimLearner):
+class ChainLearner(Learner):
     """Online fine-tuning of a flow or diffusion policy, with the loss that `make_loss` makes.
 
     Args:
@@ -258,6 +263,8 @@ class ChainLearner(SimLearner):
         ConfigError: no policy to start from, settings out of range, or a sim that it was not trained for.
         CapabilityError: the policy has no denoising chain.
     """
+
+    caches = True
 
     def __init__(
         self, cfg: ChainCfg, setup: Setup, method: str, make_loss: Callable[[Any, MakeCritic], ChainLoss]
@@ -307,7 +314,6 @@ class ChainLearner(SimLearner):
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(self.sim, model.horizon, cfg.gamma)
         self._collector.reset(setup.seed, {"stagger": True})
-        self._iteration = 0
 
     def iterate(self) -> dict[str, float]:
         """Run one rollout and its epochs of updates."""
@@ -321,14 +327,14 @@ class ChainLearner(SimLearner):
     def collect(self) -> tuple[OnPolicyBatch, dict[str, float]]:
         """Collect a rollout with the current policy; returns its decisions with advantages, and scalars to log."""
         cfg = self.cfg
-        self.loss.schedule(self._iteration / self.iterations)
+        self.loss.schedule(self.iteration / self.iterations)
         rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.num_steps))
         reward = rollout.reward
         if self._reward_normalizer is not None:
             rollout = self._reward_normalizer.normalise(rollout)
             self.policy.reward_scale = self._reward_normalizer.scale
         batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.gae_lambda, world=self.world, keep=self._keep)
-        self._iteration += 1
+        self.iteration += 1
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["acting_evaluations"] = float(len(batch.advantage) * self.loss.policy.denoising_steps)
         return batch, scalars
@@ -341,20 +347,20 @@ class ChainLearner(SimLearner):
         """Run the update epochs over a rollout's decisions; returns scalars to log."""
         cfg = self.cfg
         self._engine.carry[0] = 1.0
-        self._engine.carry[1] = cfg.lr * line((self._iteration - 1) / self.iterations, cfg.lr_end)
+        self._engine.carry[1] = cfg.lr * line((self.iteration - 1) / self.iterations, cfg.lr_end)
         rows = {**batch.rows(), **self.loss.draw(batch, self._generator)}
         size, minibatch = len(batch.advantage), self._engine.minibatch
         most = self.world.most(size)
         order = epoch_order(size, minibatch, cfg.epochs, self._generator, keep_all=False, most=most)
         # a decision takes at least one step, so a rollout holds no more decisions than steps
         capacity = cfg.num_steps * self.sim.num_envs
-        warm_up = self._iteration <= cfg.critic_warmup
+        warm_up = self.iteration <= cfg.critic_warmup
         epochs, evaluations = list[Updates](), 0
         for part in order.chunk(cfg.epochs):
             # once the KL limit has stopped the actor, the remaining epochs train the critic only, at lower cost
             phase = CRITIC if warm_up or self._engine.carry[0] == 0 else BOTH
             evaluations += len(part) * self.loss.learned_steps * (phase == BOTH)
-            epochs.append(self._engine.run(rows, part, capacity, f"iteration {self._iteration}", phase))
+            epochs.append(self._engine.run(rows, part, capacity, f"iteration {self.iteration}", phase))
         if self._average is not None:
             self._engine.write_average("actor.policy.", self._average)
         return {**update_scalars(joined(epochs)), "update_evaluations": float(evaluations)}
@@ -365,35 +371,20 @@ class ChainLearner(SimLearner):
         # sims take float32, whatever the dtype of the networks
         return decision._replace(chunk=decision.chunk.float())
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
         return {
-            "networks": self.loss.state_dict(),
-            "engine": self._engine.state(),
-            "privileged_normalizer": self._privileged.state(),
-            "reward_normalizer": None if self._reward_normalizer is None else self._reward_normalizer.state(),
-            "generator": generator_state(self._generator),
-            "collector": self._collector.state(),
-            "iteration": self._iteration,
-            "processes": self.world.size,
+            "networks": self.loss,
+            "engine": self._engine,
+            "privileged_normalizer": self._privileged,
+            "reward_normalizer": self._reward_normalizer,
+            "generator": self._generator,
+            "collector": self._collector,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; process 0 resumes exactly, the others start new episodes with new random streams.
-
-        Raises:
-            ConfigError: the state was saved by another number of processes.
-        """
-        check_processes(self.world, state)
-        self.loss.load_state_dict(state["networks"])
-        self._engine.load(state["engine"])
+        """See `Learner.load`."""
+        super().load(state)
         if self._average is not None:
             self._engine.write_average("actor.policy.", self._average)
-        self._privileged.load(state["privileged_normalizer"])
         self.loss.critic.set_transforms(self._privileged.transforms())
-        if self._reward_normalizer is not None:
-            self._reward_normalizer.load(state["reward_normalizer"])
-        self._iteration = int(state["iteration"])
-        exactly = take_up(self.world, state, self._seed + self._iteration, self._generator, self._collector)
-        if not exactly and self._reward_normalizer is not None:
-            self._reward_normalizer.restart()

@@ -15,23 +15,24 @@ import torch
 from torch import Tensor
 
 from robotrl.engine.autocast import in_bf16
-from robotrl.engine.distributed import check_processes, share, take_up
+from robotrl.engine.distributed import share
 from robotrl.engine.engine import EngineMode, LossModule, ParameterGroup
 from robotrl.errors import check_at_least, check_decay, check_number, check_positive
 from robotrl.fn.schedule import line
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.on_policy import epoch_order
+from robotrl.learners.parts import Part
 from robotrl.rollout.collector import Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.rollout.groups import GroupCollector, Trajectories
-from robotrl.run.checkpoint import generator_state
+from robotrl.spec import LearnerCfg, MemoryNeeds
 
 POLICY = "policy."
 """Prefix of the trained parameters in a loss."""
 
 
 @dataclass(frozen=True)
-class EpisodeCfg:
+class EpisodeCfg(LearnerCfg):
     """Settings shared by all methods that learn from whole episodes."""
 
     iterations: int = 60
@@ -58,6 +59,11 @@ class EpisodeCfg:
     """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.minibatch, self.microbatch, splits=True, averages=bool(self.ema), bf16=self.bf16)
 
 
 class Likelihood(NamedTuple):
@@ -130,7 +136,22 @@ def step_weights(valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
     return valid.float() * (len(valid) / (episodes * count[episode]))[:, None]
 
 
-class EpisodeLearner(SimLearner):
+class EpisodeSteps:
+    """Env steps of all processes, and those of this process that are included."""
+
+    def __init__(self) -> None:
+        self.total = self.counted = 0
+
+    def state(self) -> int:
+        """State for an exact resume."""
+        return self.total
+
+    def load(self, state: int) -> None:
+        """Restore the result of `state`."""
+        self.total = int(state)
+
+
+class EpisodeLearner(Learner):
     """Online fine-tuning of a policy on whole episodes.
 
     Args:
@@ -186,19 +207,19 @@ class EpisodeLearner(SimLearner):
             updates_per_call=1,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._env_steps = self._counted = self._iteration = 0
+        self._steps = EpisodeSteps()
         self.iterations: int = cfg.iterations
 
     @property
     def env_steps(self) -> int:
         """Env steps taken up to the last `count_steps`, summed over envs and processes."""
-        return self._env_steps
+        return self._steps.total
 
     def count_steps(self) -> None:
         """Add up the steps of all processes since the last call; episodes differ in length and number."""
         here = self._collector.env_steps
-        self._env_steps += self.world.total(here - self._counted)
-        self._counted = here
+        self._steps.total += self.world.total(here - self._steps.counted)
+        self._steps.counted = here
 
     @torch.no_grad()
     def decide(self, obs: dict[str, Tensor], rows: Tensor) -> Decision:
@@ -216,8 +237,8 @@ class EpisodeLearner(SimLearner):
 
     def iterate(self) -> dict[str, float]:
         """Run one iteration; the learning rate decays linearly from one to the next."""
-        self._engine.carry[1] = line(self._iteration / self.iterations, self._shared.lr_end)
-        self._iteration += 1
+        self._engine.carry[1] = line(self.iteration / self.iterations, self._shared.lr_end)
+        self.iteration += 1
         return self.improve()
 
     @abstractmethod
@@ -246,30 +267,19 @@ class EpisodeLearner(SimLearner):
         if self.policy is not self.model:
             self._engine.write_average(POLICY, self.policy)
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
         return {
-            "policy": self.model.state_dict(),
-            "engine": self._engine.state(),
-            "generator": generator_state(self._generator),
-            "collector": self._collector.state(),
-            "env_steps": self._env_steps,
-            "iteration": self._iteration,
-            "processes": self.world.size,
+            "policy": self.model,
+            "engine": self._engine,
+            "generator": self._generator,
+            "collector": self._collector,
+            "env_steps": self._steps,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`; process 0 resumes exactly, the others start new episodes with new random streams.
-
-        Raises:
-            ConfigError: the state was saved by another number of processes.
-        """
-        check_processes(self.world, state)
-        self.model.load_state_dict(state["policy"])
-        self._engine.load(state["engine"])
-        self._write_average()
-        self._env_steps = int(state["env_steps"])
+        """See `Learner.load`."""
         # older states have no iteration, and their learning rates did not decay
-        self._iteration = int(state.get("iteration", 0))
-        take_up(self.world, state, self._seed + self._env_steps, self._generator, self._collector)
-        self._counted = self._collector.env_steps
+        super().load({"iteration": 0, **state})
+        self._write_average()
+        self._steps.counted = self._collector.env_steps

@@ -1,21 +1,25 @@
-"""Interface between the training loop and an algorithm: `Setup`, `Learner`, `LearnerCfg`."""
+"""Interface between the training loop and an algorithm: `Setup` and `Learner`; the settings' is `spec.LearnerCfg`."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from robotrl.config import ActorCfg
 from robotrl.engine.base import Updater
-from robotrl.engine.distributed import ALONE, DistributedContext
+from robotrl.engine.distributed import ALONE, DistributedContext, check_processes
 from robotrl.engine.engine import Engine
 from robotrl.engine.fsdp import ShardedEngine
 from robotrl.engine.update import LossModule, ParameterGroup
+from robotrl.errors import CapabilityError
+from robotrl.interventions.base import Intervention
 from robotrl.learners.feature_cache import FeatureCache
+from robotrl.learners.parts import Part, follow, restore, saved
 from robotrl.spec import Cache, VecSim
 from robotrl.utils.devices import CPU
 
@@ -47,7 +51,7 @@ class Setup(NamedTuple):
     update_threads: int | None = None
     """Torch threads during updates; None: unchanged."""
     cache: Cache = "none"
-    """Part of the policy whose outputs are cached, for algorithms that call `kept`; their learner has it as `kept`."""
+    """Part of the policy whose outputs are cached, for algorithms that call `kept`; their learner has `caches`."""
     may_stop: bool = False
     """True if the run may stop early, once it is good enough."""
     resumed: bool = False
@@ -90,34 +94,16 @@ class Setup(NamedTuple):
         )
 
 
-class Learner(Protocol):
-    """One algorithm in training. The training loop calls `iterate` until `iterations` are done, and saves `state`."""
-
-    iterations: int
-    env_steps: int
-    """Env steps taken in training so far."""
-    policy: Any
-    """Policy to evaluate and export (EMA weights if the algorithm averages)."""
-
-    def iterate(self) -> dict[str, float]:
-        """Run one iteration; returns the scalars to log."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Return everything that an exact resume needs, including the state of the sim and its random streams."""
-        ...
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state`."""
-        ...
-
-    def close(self) -> None:
-        """Close the sim and release everything else; the learner is not used again."""
-        ...
+Watch = Callable[[VecSim], Intervention]
+"""Factory of the person or program that watches a sim and may take over; picklable if an actor process steps the
+sim."""
 
 
 class Stepper(Protocol):
     """Interface of an object that steps the sim for a learner."""
+
+    remote: bool
+    """True if another process steps the sim."""
 
     @property
     def env_steps(self) -> int:
@@ -134,23 +120,46 @@ class Stepper(Protocol):
         ...
 
 
-class SimLearner:
-    """Base class of learners that step a sim: the attributes that the training loop reads besides `Learner`'s."""
+class Learner(ABC):
+    """One algorithm in training. The training loop calls `iterate` until `iterations` are done, and saves `state`.
 
+    A subclass sets the attributes, and declares its state by `parts` and `counts`.
+    """
+
+    iterations: int
+    """Number of iterations of the whole run."""
+    policy: Any
+    """Policy to evaluate and export (EMA weights if the algorithm averages)."""
     world: DistributedContext = ALONE
     """Distributed context; learners without support for several processes have only this one."""
-    _stepper: Stepper
+    caches: ClassVar[bool] = False
+    """True if it keeps the observations of updates in `Setup.kept`."""
+    counts: ClassVar[tuple[str, ...]] = ("iteration",)
+    """Names of the integers of the state, which are attributes; the first one seeds the streams that a resumed process
+    begins anew."""
+    iteration: int = 0
+    """Number of iterations begun so far, where the learner counts them."""
+    updates: int = 0
+    """Number of updates so far, where the learner counts them."""
     _engine: Updater
+    _stepper: Stepper | None = None
+    """None: the learner does not step a sim."""
+    _seed: int = 0
 
     @property
     def env_steps(self) -> int:
-        """Env steps taken so far, summed over envs and processes."""
-        return self._stepper.env_steps * self.world.size
+        """Env steps taken so far in training, summed over envs and processes."""
+        return 0 if self._stepper is None else self._stepper.env_steps * self.world.size
 
     @property
     def sim_s(self) -> float:
         """Seconds spent inside the sim so far."""
-        return self._stepper.sim_s
+        return 0.0 if self._stepper is None else self._stepper.sim_s
+
+    @property
+    def acts_remotely(self) -> bool:
+        """True if an actor process steps the sim."""
+        return self._stepper is not None and self._stepper.remote
 
     @property
     def sharded(self) -> bool:
@@ -162,14 +171,51 @@ class SimLearner:
         """Seconds spent on compiling so far."""
         return self._engine.compile_s
 
-    def close(self) -> None:
-        """See `Learner.close`."""
-        self._stepper.close()
-
-
-class LearnerCfg(Protocol):
-    """Config of an algorithm, which builds its learner."""
-
-    def build(self, setup: Setup) -> Learner:
-        """Build the learner, ready for its first iteration."""
+    @abstractmethod
+    def iterate(self) -> dict[str, float]:
+        """Run one iteration; returns the scalars to log."""
         ...
+
+    @abstractmethod
+    def parts(self) -> dict[str, Part]:
+        """Return the parts of the state by name, in the order in which they are restored; see `Part`."""
+        ...
+
+    def watch(self, make: Watch) -> None:
+        """Let a person or program take over while the policy acts, and learn from the corrections.
+
+        Args:
+            make: factory of the intervention for the training sim.
+
+        Raises:
+            CapabilityError: the algorithm does not learn from interventions.
+        """
+        del make
+        raise CapabilityError(
+            f"{type(self).__name__} lacks watch: it cannot learn from interventions; expected intervention.by nobody"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that an exact resume needs, including the state of the sim and its random streams."""
+        numbers = {name: getattr(self, name) for name in self.counts}
+        return saved(self.parts()) | numbers | {"processes": self.world.size}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`; process 0 resumes exactly, the others with new episodes and random streams.
+
+        Raises:
+            ConfigError: the state was saved by another number of processes.
+        """
+        check_processes(self.world, state)
+        for name in self.counts:
+            setattr(self, name, int(state[name]))
+        for name, part in self.parts().items():
+            if self.world.rank == 0:
+                restore(part, state[name])
+            else:
+                follow(part, state[name], self._seed + state[self.counts[0]])
+
+    def close(self) -> None:
+        """Close the sim and release everything else; the learner is not used again."""
+        if self._stepper is not None:
+            self._stepper.close()

@@ -140,8 +140,10 @@ class RewardNormalizer:
         self._moments.update(returns[valid].reshape(-1, 1))
         return rollout._replace(reward=(rollout.reward / self.scale).clamp(-REWARD_CLIP, REWARD_CLIP))
 
-    def restart(self) -> None:
-        """Start the returns at zero, because new episodes begin in all envs."""
+    def follow(self, state: Mapping[str, Any], seed: int) -> None:
+        """Continue from another process's statistics; returns start at zero, because new episodes begin in all envs."""
+        del seed
+        self.load(state)
         self._running.zero_()
 
     def state(self) -> dict[str, Any]:

@@ -75,10 +75,11 @@ class PolicyBuilder:
 
     def __init__(self, setup: Setup, sim: VecSim, normalize_obs: bool) -> None:
         self.normalizer: ObsNormalizer | None = None
+        self._world = setup.world
         policy: Any = setup.init_policy
         if policy is None:
             specs, action = visible(sim), sim.action_spec
-            self.normalizer = ObsNormalizer(specs) if normalize_obs else None
+            self.normalizer = ObsNormalizer(specs, setup.world) if normalize_obs else None
             inputs = () if self.normalizer is None else self.normalizer.transforms()
             policy = setup.fresh(specs, action, TransformGroup(inputs, within_bounds(action)))
         check_fit(policy, sim)
@@ -114,7 +115,7 @@ class PolicyBuilder:
         """
         self.normalizer = None
         if state is not None:
-            self.normalizer = ObsNormalizer(self.policy.observation_spec)
+            self.normalizer = ObsNormalizer(self.policy.observation_spec, self._world)
             self.normalizer.load(state)
             self.apply()
 
@@ -195,6 +196,14 @@ class UpdateToDataRatio:
         due = int(self.owed + 1e-9)
         self.owed -= due
         return due
+
+    def state(self) -> float:
+        """State for an exact resume."""
+        return self.owed
+
+    def load(self, state: float) -> None:
+        """Restore the result of `state`."""
+        self.owed = float(state)
 
 
 def at_once(updates: int, batch: int, keys: Mapping[str, Spec]) -> int:

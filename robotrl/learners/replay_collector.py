@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,16 +14,13 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError
 from robotrl.interventions.base import Intervention
+from robotrl.learners.learner import Watch
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.replay.buffer import Replay
 from robotrl.replay.directory import HEADER, read_header
 from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Collected, Collector, Decision
 from robotrl.spec import Arrays, VecSim
-
-Watch = Callable[[VecSim], Intervention]
-"""Factory of the person or program that watches a sim and may take over; picklable if an actor process steps the
-sim."""
 
 
 class Acting(NamedTuple):
@@ -140,6 +137,9 @@ class ReplayCollector:
         acting: settings of how the policy acts.
         generator: the learner's random generator.
     """
+
+    remote = False
+    """See `Stepper`."""
 
     def __init__(
         self, sim: VecSim, made: PolicyBuilder, memory: ReplayBuffers, acting: Acting, generator: torch.Generator

@@ -61,6 +61,9 @@ class Steering:
         CapabilityError: the policy cannot be steered.
     """
 
+    remote = False
+    """See `Stepper`."""
+
     def __init__(self, cfg: Any, setup: Setup) -> None:
         check_settings(cfg)
         self._cfg = cfg

@@ -23,6 +23,7 @@ from robotrl.memory_estimate.estimate import (
 )
 from robotrl.policies.networks.recompute import recompute
 from robotrl.run.policy_checkpoint import changed_description, describe
+from robotrl.spec import HasChain, LearnerCfg, MemoryNeeds
 from robotrl.spec.json_fields import name_values
 from robotrl.utils.devices import device_of
 from robotrl.utils.files import parse_json, read_plain
@@ -46,7 +47,7 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
         ConfigError: there is not enough memory; the error says what to change.
         DataError: the policy that it starts from cannot be read.
     """
-    rows = gradient_rows(cfg.algo, processes())
+    rows = gradient_rows(cfg.algo.memory, processes())
     if cfg.init_from is None or rows is None:
         return None
     stored = describe(cfg.init_from)
@@ -74,21 +75,19 @@ def processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def gradient_rows(algo: Any, among: int = 1) -> int | None:
+def gradient_rows(needs: MemoryNeeds, among: int = 1) -> int | None:
     """Return the rows per forward and backward pass in each process; None if unknown.
 
     Args:
-        algo: the algorithm's settings.
+        needs: the algorithm's needs.
         among: number of training processes: a minibatch is divided among them, a microbatch is not.
     """
-    rows: int | None = getattr(algo, "microbatch", None)
-    return _minibatch(algo, among) if rows is None else rows
+    return _minibatch(needs, among) if needs.microbatch is None else needs.microbatch
 
 
-def _minibatch(algo: Any, among: int) -> int | None:
+def _minibatch(needs: MemoryNeeds, among: int) -> int | None:
     """Rows of a minibatch per process."""
-    given = (getattr(algo, name, None) for name in ("minibatch", "batch"))
-    return next((math.ceil(rows / among) for rows in given if rows is not None), None)
+    return None if needs.minibatch is None else math.ceil(needs.minibatch / among)
 
 
 def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
@@ -99,33 +98,30 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
         policy: the policy that it starts from.
         rows: rows per backward pass, see `gradient_rows`.
     """
-    algo, among = cfg.algo, processes()
-    steps: int | None = getattr(algo, "num_steps", None)
-    evaluations, stored = 1, 0
-    if steps is not None:
+    needs: MemoryNeeds = cfg.algo.memory
+    among, evaluations, stored = processes(), 1, 0
+    if needs.num_steps is not None:
         # policy gradients through a chain put all its steps into one batch
-        evaluations = getattr(policy, "denoising_steps", 1)
-        stored = COPIES * cfg.sim.num_envs * math.ceil(steps / policy.horizon)
+        evaluations = policy.denoising_steps if isinstance(policy, HasChain) else 1
+        stored = COPIES * cfg.sim.num_envs * math.ceil(needs.num_steps / policy.horizon)
     elif cfg.dataset is not None:
         stored = _frames(Path(cfg.dataset))
-    parts = (_minibatch(algo, among) or rows) > rows
-    averages, bf16 = bool(getattr(algo, "ema", 0)), getattr(algo, "bf16", False)
-    at_once = rows * getattr(algo, "frames_per_row", 1)
-    held = beside(cfg, policy)
-    return Load(at_once, evaluations, stored, averages, parts, bf16, among if cfg.fsdp else 1, cfg.cache, held)
+    parts = (_minibatch(needs, among) or rows) > rows
+    at_once, held = rows * needs.frames_per_row, beside(cfg, policy)
+    bf16 = bool(needs.bf16)
+    return Load(at_once, evaluations, stored, needs.averages, parts, bf16, among if cfg.fsdp else 1, cfg.cache, held)
 
 
 def beside(cfg: TrainCfg[Any, Any], policy: Any) -> int:
-    """Bytes of a run's additional networks: the averaged policy, and those that the algorithm's settings name.
+    """Bytes of a run's additional networks: the averaged policy, and those of `LearnerCfg.beside`.
 
-    `cfg.algo.beside(policy)`, if there is such a method, returns networks that are copied from the policy, and paths of
-    stored ones. Copies of an adapted policy share its frozen weights.
+    Copies of an adapted policy share its frozen weights.
     """
-    copies = [policy] if getattr(cfg.algo, "ema", 0) else []
-    named = cfg.algo.beside(policy) if hasattr(cfg.algo, "beside") else []
+    algo: LearnerCfg = cfg.algo
+    copies = [policy] if algo.memory.averages else []
     return sum(
         describe(one).weights_bytes if isinstance(one, str) else own_bytes(one, shared=bool(cfg.lora.rank))
-        for one in (*copies, *named)
+        for one in (*copies, *algo.beside(policy))
     )
 
 
@@ -136,8 +132,8 @@ def own_bytes(network: Any, shared: bool) -> int:
 
 def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
     """Advice on a config that needs too much memory, the most effective change first."""
-    fixed = need.weights + need.optimiser
-    fewer = "a smaller algo.microbatch" if hasattr(cfg.algo, "microbatch") else "smaller minibatches"
+    fixed, needs = need.weights + need.optimiser, cfg.algo.memory
+    fewer = "a smaller algo.microbatch" if needs.splits else "smaller minibatches"
     if need.update < fixed and not cfg.lora.rank:
         spread = "" if cfg.fsdp else ", or fsdp, with several processes"
         return f"set lora.rank (e.g. 32), so that adapters alone learn{spread}"
@@ -145,7 +141,7 @@ def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
         return "take fewer or smaller observations: sim.num_envs, algo.num_steps, the dataset"
     if not cfg.recompute:
         return f"set recompute, or choose {fewer}" + ("" if cfg.lora.rank else ", or set lora.rank (e.g. 32)")
-    if not getattr(cfg.algo, "bf16", True):
+    if needs.bf16 is False:
         fewer = f"algo.bf16, or {fewer}"
     return f"choose {fewer}" + ("" if cfg.lora.rank else ", or set lora.rank (e.g. 32)")
 

@@ -86,6 +86,9 @@ class Collector:
         gamma: discount of each env step.
     """
 
+    remote = False
+    """See `Stepper`."""
+
     def __init__(self, sim: VecSim, horizon: int, gamma: float) -> None:
         n = sim.num_envs
         self.sim = sim

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.spec import Spec, VecSim
+from robotrl.spec import LearnerCfg, Spec, VecSim
 from robotrl.spec.checks import other_word
 
 RATE_TOLERANCE = 1e-6
@@ -42,11 +42,11 @@ def check_fit(policy: Any, sim: VecSim) -> None:
         )
 
 
-def check_actions(algo: Any, sim: VecSim, name: str) -> None:
+def check_actions(algo: LearnerCfg, sim: VecSim, name: str) -> None:
     """Check that an algorithm for continuous actions is not used on a sim with categorical actions.
 
     Args:
-        algo: the algorithm's config; one for categorical actions has `chooses`.
+        algo: the algorithm's config.
         sim: the sim to learn in.
         name: name of the sim.
 
@@ -54,7 +54,7 @@ def check_actions(algo: Any, sim: VecSim, name: str) -> None:
         CapabilityError: they do not match; algorithms that do are named.
     """
     spec = sim.action_spec
-    if spec.choices is None or getattr(algo, "chooses", False):
+    if spec.choices is None or algo.chooses:
         return
     raise CapabilityError(
         f"{type(algo).__name__.removesuffix('Cfg')} needs continuous actions: action {spec.names[0]!r} of sim {name!r}"

@@ -68,6 +68,9 @@ class GroupCollector:
         ConfigError: the number of envs is not a multiple of the group size.
     """
 
+    remote = False
+    """See `Stepper`."""
+
     def __init__(self, sim: VecSim, size: int, seed: int) -> None:
         if not isinstance(sim, HasStateIds):
             raise CapabilityError(

@@ -192,7 +192,7 @@ def test_the_normalisation_is_that_of_all_it_has_seen_and_changes_between_iterat
         rollout = learner._collector.collect(learner._decide, 16)
         assert learner.policy.transforms is before
         seen.append(rollout.obs["walk"].reshape(-1, 2))
-        learner._measure(rollout.obs)
+        learner._made.take(rollout.obs)
     scale, offset = learner.policy.transforms.inputs[0].constants
     rows = torch.cat(seen).double()
     z = rows * torch.tensor(scale) + torch.tensor(offset)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import tests.algos.test_grpo as grpo
+import tests.kits.learner_kit as walks
 import tests.peft.test_lora as kit
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.opd import OpdCfg
 from robotrl.algos.vla_rl import VlaRlCfg
-from robotrl.config import LoraCfg, TrainCfg
+from robotrl.config import LoraCfg, SimCfg, TrainCfg
 from robotrl.errors import ConfigError, DataError
 from robotrl.memory_estimate.check import advice, announce, beside, gradient_rows, load_of, processes
 from robotrl.memory_estimate.estimate import (
@@ -35,6 +35,7 @@ from robotrl.memory_estimate.estimate import (
 )
 from robotrl.peft.lora import adapt
 from robotrl.run.policy_checkpoint import describe, probe
+from robotrl.spec import MemoryNeeds
 from robotrl.training import train
 from tests.kits.paths_kit import ROOT
 
@@ -166,33 +167,31 @@ def test_a_process_is_seen_to_need_what_was_estimated() -> None:
 
 
 def test_what_a_config_asks_for() -> None:
-    chain = SimpleNamespace(minibatch=64, microbatch=16, num_steps=10, ema=0.9)
-    policy: Any = nn.Linear(3, 2)
-    policy.denoising_steps, policy.horizon = 4, 3
-    cfg: Any = SimpleNamespace(
-        algo=chain, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), fsdp=False, cache="none"
-    )
-    assert gradient_rows(chain) == 16
-    # ten steps are four decisions
-    assert load_of(cfg, policy, 16) == Load(16, 4, 4 * 8 * 4, average=True, parts=True, beside=4 * (6 + 2))
-    assert gradient_rows(SimpleNamespace(lr=1.0)) is None
-    tokens: Any = SimpleNamespace(**{**vars(cfg), "algo": SimpleNamespace(minibatch=64)})
-    assert load_of(tokens, policy, 64) == Load(64)
-    # a frame of a scene beside each chunk
-    clone: Any = SimpleNamespace(**{**vars(cfg), "algo": BcCfg(batch=32, microbatch=8, ema=0.0, reading=1.0)})
-    assert load_of(clone, policy, 8) == Load(16, parts=True)
+    """Four envs' ten steps are four decisions of three steps each; a frame of a scene lies beside each chunk."""
+    policy: Any = walks.flow()
+    cfg = TrainCfg(SimCfg("mujoco/peg-insert", num_envs=8), walks.REINFLOW, walks.FLOW)
+    own = sum(4 * p.numel() for p in policy.parameters())
+    chain = replace(walks.REINFLOW, minibatch=64, microbatch=16, num_steps=9, ema=0.9)
+    assert gradient_rows(chain.memory) == 16
+    wanted = Load(16, policy.denoising_steps, 4 * 8 * 5, average=True, parts=True, beside=own)
+    assert load_of(replace(cfg, algo=chain), policy, 16) == wanted
+    # a density needs one evaluation, whatever the steps
+    assert load_of(replace(cfg, algo=walks.PPO), walks.gaussian(), 64).evaluations == 1
+    assert gradient_rows(MemoryNeeds()) is None
+    assert load_of(replace(cfg, algo=replace(grpo.CFG, minibatch=64)), policy, 64) == Load(64)
+    clone = BcCfg(batch=32, microbatch=8, ema=0.0, reading=1.0)
+    assert load_of(replace(cfg, algo=clone), policy, 8) == Load(16, parts=True)
 
 
 def test_several_processes_share_a_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes the gradient of its part, whether or not what learns is spread; parts that are given stay as given."""
-    policy: Any = nn.Linear(3, 2)
-    whole, parts = SimpleNamespace(minibatch=64), SimpleNamespace(minibatch=64, microbatch=4)
-    assert [gradient_rows(whole, n) for n in (1, 4)] == [64, 16] and gradient_rows(parts, 4) == 4
-    assert gradient_rows(BcCfg(batch=32), 8) == 4
-    cfg: Any = SimpleNamespace(
-        algo=whole, sim=SimpleNamespace(num_envs=8), dataset=None, lora=LoraCfg(), fsdp=False, cache="none"
-    )
-    shared: Any = SimpleNamespace(**{**vars(cfg), "algo": parts, "fsdp": True})
+    whole = replace(grpo.CFG, minibatch=64)
+    parts = replace(whole, microbatch=4)
+    assert [gradient_rows(whole.memory, n) for n in (1, 4)] == [64, 16] and gradient_rows(parts.memory, 4) == 4
+    assert gradient_rows(BcCfg(batch=32).memory, 8) == 4
+    policy: Any = walks.flow()
+    cfg = TrainCfg(SimCfg("mujoco/peg-insert", num_envs=8), whole, walks.FLOW)
+    shared = replace(cfg, algo=parts, fsdp=True)
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert processes() == 4
     assert load_of(cfg, policy, 16) == Load(16)

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import RobotrlError
-from robotrl.learners.replay_collector import Acting, Watch, chunk
+from robotrl.learners.learner import Watch
+from robotrl.learners.replay_collector import Acting, chunk
 from robotrl.replay.buffer import StepRecord
 from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Collector, Decision

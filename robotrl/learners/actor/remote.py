@@ -45,9 +45,9 @@ from robotrl.learners.actor.process import (
     to_numpy,
     to_torch,
 )
-from robotrl.learners.learner import Setup
+from robotrl.learners.learner import Setup, Watch
 from robotrl.learners.off_policy import PolicyBuilder
-from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, Watch, worth_logging
+from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, worth_logging
 from robotrl.replay.buffer import SOURCES, StepRecord
 from robotrl.replay.corrections import add_corrections
 from robotrl.rollout.collector import Collected
@@ -231,6 +231,9 @@ class RemoteReplayCollector:
         budget: env steps of the whole run; the actor does not work ahead beyond them.
         cfg: settings of the actor process.
     """
+
+    remote = True
+    """See `Stepper`."""
 
     def __init__(
         self,

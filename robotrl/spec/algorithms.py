@@ -1,0 +1,52 @@
+"""Contract of an algorithm's settings: what is asked of them before a learner is built."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+
+class MemoryNeeds(NamedTuple):
+    """What determines the memory of an algorithm's updates, besides the policy."""
+
+    minibatch: int | None = None
+    """Rows of an update, over all processes; None: unknown, so that nothing is estimated."""
+    microbatch: int | None = None
+    """Rows per forward and backward pass; None: the whole minibatch."""
+    splits: bool = False
+    """True if the algorithm has the setting `microbatch`."""
+    num_steps: int | None = None
+    """Env steps per env that are stored at a time; None: it stores a dataset."""
+    averages: bool = False
+    """True if averaged (EMA) weights are kept."""
+    bf16: bool | None = None
+    """True if networks compute in bfloat16; None: the algorithm has no such setting."""
+    frames_per_row: int = 1
+    """Observations that a row of a minibatch holds."""
+
+
+class LearnerCfg(ABC):
+    """Base of all settings of algorithms, which are frozen dataclasses of JSON values."""
+
+    chooses: ClassVar[bool] = False
+    """True if the algorithm supports discrete (categorical) actions."""
+
+    @property
+    def reads_rewards(self) -> bool:
+        """True if it learns from the sim's rewards, not only from success or from a dataset."""
+        return True
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """Quantities for the memory estimate."""
+        return MemoryNeeds()
+
+    def beside(self, policy: Any) -> list[Any]:
+        """Return networks that are kept in addition to a policy: copied from it, or paths of stored ones."""
+        del policy
+        return []
+
+    @abstractmethod
+    def build(self, setup: Any) -> Any:
+        """Build the learner (`robotrl.learners.learner.Learner`) from its `Setup`, ready for its first iteration."""
+        ...
