@@ -125,7 +125,7 @@ class BcLoss(LossModule):
         obs = part(batch, "obs/")
         for key, shifts in part(batch, "shift/").items():
             obs[key] = random_shift(obs[key], shifts, self._cfg.image_shift)
-        with in_bf16(self._cfg.bf16, context.carry.device):
+        with in_bf16(self._cfg.bf16, context.device):
             ctx = self.policy.encode(obs)
             loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
             told = None
@@ -134,12 +134,13 @@ class BcLoss(LossModule):
         if "share" in batch:
             # the loss of a microbatch is a mean over its valid actions: weight it by their fraction of the batch
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
-        lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup, self._cfg.lr_end)
+        done = context.carry["updates"]
+        lr = self._cfg.lr * warmed_cosine(done, self._cfg.updates, self._cfg.warmup, self._cfg.lr_end)
         info, rates = {"lr": lr}, (lr,)
         if told is not None:
             info["reading"] = (told - batch["told"][:, None]).square().mean()
             loss, rates = loss + self._cfg.reading * info["reading"], (lr, lr)
-        return LossOut(loss, info, rates, context.carry + 1)
+        return LossOut(loss, info, rates, {"updates": done + 1})
 
 
 # update
@@ -214,7 +215,7 @@ class BcLearner(Learner):
                 *([ParameterGroup("head.", cfg.max_grad_norm)] if cfg.reading else []),
             ),
             minibatch=self._batch,
-            carry=torch.zeros(1),
+            carry={"updates": 0.0},
             mode=cfg.engine,
             eps=1e-8,
             microbatch=cfg.microbatch,

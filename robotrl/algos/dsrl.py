@@ -119,7 +119,7 @@ class DsrlLoss(LossModule):
             "saturated": saturated(drawn.noise, bound),
         }
         lr = torch.full_like(target[0], self._cfg.lr)
-        return LossOut(critic_loss + climb.loss + alpha_loss, info, (lr, lr, lr), context.carry)
+        return LossOut(critic_loss + climb.loss + alpha_loss, info, (lr, lr, lr))
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
@@ -159,7 +159,6 @@ class DsrlLearner(Learner):
                 ParameterGroup("log_alpha", cfg.max_grad_norm),
             ),
             minibatch=cfg.batch,
-            carry=torch.zeros(1),
             mode=cfg.engine,
             updates=setup.expected(self._steering.learned * cfg.updates),
             threads=setup.update_threads,

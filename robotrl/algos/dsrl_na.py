@@ -157,7 +157,7 @@ class DsrlNaLoss(LossModule):
             "saturated": saturated(drawn.noise, bound),
         }
         lr = torch.full_like(target[0], self._cfg.lr)
-        return LossOut(critic_loss + climb.loss + alpha_loss, info, (lr, lr, None, lr), context.carry)
+        return LossOut(critic_loss + climb.loss + alpha_loss, info, (lr, lr, None, lr))
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
@@ -177,7 +177,7 @@ class DsrlNaLoss(LossModule):
         values = self.noise_critic(ctx, batch[NOISE] / self.policy.actor.bound)
         loss = ensemble_mse(values, target)
         rates = (None, None, torch.full_like(target[0], self._cfg.lr), None)
-        return LossOut(loss, {"distill_loss": loss, "distill_spread": target.std()}, rates, context.carry)
+        return LossOut(loss, {"distill_loss": loss, "distill_spread": target.std()}, rates)
 
 
 def relative(values: Tensor, group: int) -> Tensor:
@@ -270,7 +270,6 @@ class DsrlNaLearner(Learner):
                 ParameterGroup("log_alpha", cfg.max_grad_norm),
             ),
             minibatch=cfg.batch,
-            carry=torch.zeros(1),
             mode=cfg.engine,
             updates=setup.expected(self._steering.learned * (cfg.updates + cfg.distill_updates)),
             threads=setup.update_threads,

@@ -134,9 +134,9 @@ class GrpoLoss(LossModule):
         info = {"approx_kl": out.approx_kl, "clip_fraction": out.clip_fraction, "ratio_error": out.ratio_error}
         if entropy is not None:
             info["entropy"] = entropy
-        done, share = context.carry.unbind()
-        lr = cfg.lr * (warmed(done, cfg.warmup) * share).to(log_prob.dtype)
-        return LossOut(out.loss, info, (lr,), torch.stack([done + 1, share]))
+        done, scale = context.carry["updates"], context.carry["lr_scale"]
+        lr = cfg.lr * (warmed(done, cfg.warmup) * scale).to(log_prob.dtype)
+        return LossOut(out.loss, info, (lr,), {"updates": done + 1, "lr_scale": scale})
 
 
 def likelihood(

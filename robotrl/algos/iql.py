@@ -199,7 +199,7 @@ class IqlLoss(LossModule):
         }
         one = torch.ones_like(target[0])
         rates = one * cfg.lr, one * cfg.critic_lr, one * cfg.value_lr
-        return LossOut(value_loss + critic_loss + policy_loss, info, rates, context.carry)
+        return LossOut(value_loss + critic_loss + policy_loss, info, rates)
 
 
 # rewards
@@ -286,7 +286,6 @@ class IqlLearner(Learner):
                 ParameterGroup("value.", no_clip(cfg.max_grad_norm)),
             ),
             minibatch=cfg.batch,
-            carry=torch.zeros(1),
             mode=cfg.engine,
             updates=setup.expected(cfg.updates + cfg.env_steps),
             threads=setup.update_threads,

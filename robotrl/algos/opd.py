@@ -83,7 +83,7 @@ class OpdLoss(LossModule):
         """See `LossModule`."""
         cfg, policy, said, weight = self._cfg, self.policy, batch["tokens"], batch["weight"]
         obs = part(batch, "obs/")
-        with in_bf16(cfg.bf16, context.carry.device):
+        with in_bf16(cfg.bf16, context.device):
             with torch.no_grad():
                 taught = self.teacher.token_logits(self.teacher.encode(obs), said)
             logits = policy.token_logits(policy.encode(obs), said)
@@ -92,8 +92,8 @@ class OpdLoss(LossModule):
             ours, theirs = (tokens.log_prob(x, said, policy.temperature) for x in (logits, taught))
             gap = (weight * (ours - theirs)).flatten(1).sum(dim=1).mean()
             info = {"kl_to_teacher": gap, "entropy": tokens.entropy(logits, policy.temperature).mean()}
-        lr = cfg.lr * context.carry[1].to(logits.dtype)
-        return LossOut(loss, info, (lr,), context.carry)
+        lr = cfg.lr * context.carry["lr_scale"].to(logits.dtype)
+        return LossOut(loss, info, (lr,))
 
 
 # update

@@ -133,7 +133,7 @@ def chunk_log_prob(density: Density, raw: Tensor) -> Tensor:
 
 
 class PpoLoss(LossModule):
-    """Loss of actor and critic. The carry is (1 while the actor still learns, learning rate of the actor)."""
+    """Loss of actor and critic; the carry is "actor_active", 1 while the actor still learns, and the actor's "lr"."""
 
     largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
@@ -145,12 +145,12 @@ class PpoLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
-        with in_bf16(self._cfg.bf16, context.carry.device):
+        with in_bf16(self._cfg.bf16, context.device):
             return self._loss(batch, context)
 
     def _loss(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         cfg = self._cfg
-        going, lr = context.carry.unbind()
+        active, lr = context.carry["actor_active"], context.carry["lr"]
         obs = observations(batch)
         ctx = self.policy.encode(obs)
         density: Density = self.policy.density(ctx)
@@ -165,23 +165,23 @@ class PpoLoss(LossModule):
             "approx_kl": out.approx_kl,
             "clip_fraction": out.clip_fraction,
             "ratio_error": out.ratio_error,
-            "actor_on": going,
+            "actor_on": active,
             "lr": lr,
         }
-        return LossOut(loss, info, (lr * going, lr * (cfg.critic_lr / cfg.lr)), context.carry)
+        return LossOut(loss, info, (lr * active, lr * (cfg.critic_lr / cfg.lr)))
 
-    def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
+    def next_carry(self, carry: dict[str, Tensor], info: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """See `LossModule.next_carry`."""
         cfg = self._cfg
-        going, lr = carry.unbind()
+        active, lr = carry["actor_active"], carry["lr"]
         if cfg.target_kl is not None:
-            going = going * (info["approx_kl"] <= cfg.target_kl).to(going.dtype)
+            active = active * (info["approx_kl"] <= cfg.target_kl).to(active.dtype)
         if cfg.lr_schedule == "adaptive":
             factor = torch.ones_like(lr)
             factor = torch.where(info["approx_kl"] > 2 * cfg.desired_kl, factor / 1.5, factor)
             factor = torch.where(info["approx_kl"] < cfg.desired_kl / 2, factor * 1.5, factor)
             lr = (lr * factor).clamp(*LR_RANGE)
-        return torch.stack([going, lr])
+        return {"actor_active": active, "lr": lr}
 
     def _value_loss(self, value: Tensor, batch: dict[str, Tensor]) -> Tensor:
         if self._cfg.value_clip is None:
@@ -233,7 +233,7 @@ class PpoLearner(Learner):
             PpoLoss(self.policy, self.critic, cfg),
             (ParameterGroup("policy.", cfg.max_grad_norm), ParameterGroup("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
-            carry=torch.tensor([1.0, cfg.lr]),
+            carry={"actor_active": 1.0, "lr": cfg.lr},
             mode=cfg.engine,
             updates=setup.expected(self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch)),
             threads=setup.update_threads,
@@ -285,9 +285,10 @@ class PpoLearner(Learner):
 
     def _update(self, batch: OnPolicyBatch) -> dict[str, float]:
         cfg = self.cfg
-        self._engine.carry[0] = float(self.iteration > cfg.critic_warmup)
+        carry = self._engine.carry
+        carry["actor_active"].fill_(float(self.iteration > cfg.critic_warmup))
         if cfg.lr_schedule == "linear":
-            self._engine.carry[1] = cfg.lr * line((self.iteration - 1) / self.iterations, 0.0)
+            carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, 0.0))
         rows, size = {**batch.rows(), "value": batch.value}, len(batch.advantage)
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)

@@ -135,12 +135,13 @@ class PretrainLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
-        with in_bf16(self._cfg.bf16, context.carry.device):
+        with in_bf16(self._cfg.bf16, context.device):
             told = self.told(part(batch, "obs/"))
         off = {name: (said - batch[name][:, None]).square().mean() for name, said in told.items()}
         loss = off[LOOKING] + self._cfg.reading * off.get(READING, torch.zeros_like(off[LOOKING]))
-        lr = self._cfg.lr * warmed_cosine(context.carry[0], self._cfg.updates, self._cfg.warmup)
-        return LossOut(loss, {"lr": lr, **off}, (lr, lr), context.carry + 1)
+        done = context.carry["updates"]
+        lr = self._cfg.lr * warmed_cosine(done, self._cfg.updates, self._cfg.warmup)
+        return LossOut(loss, {"lr": lr, **off}, (lr, lr), {"updates": done + 1})
 
 
 # update
@@ -216,7 +217,7 @@ class PretrainLearner(Learner):
             self._loss,
             (ParameterGroup("policy.", cfg.max_grad_norm, muon=cfg.muon), ParameterGroup("heads.", cfg.max_grad_norm)),
             minibatch=cfg.batch,
-            carry=torch.zeros(1),
+            carry={"updates": 0.0},
             mode=cfg.engine,
             eps=1e-8,
             updates_per_call=min(UPDATES_PER_CALL, self._at_once),

@@ -155,7 +155,7 @@ class RlpdLoss(LossModule):
         rates = [one * cfg.lr if both else None, one * cfg.critic_lr, one * cfg.alpha_lr if both else None]
         if len(self.policy.encoders):
             rates.append(one * cfg.critic_lr)
-        return LossOut(loss, info, tuple(rates), context.carry)
+        return LossOut(loss, info, tuple(rates))
 
     def _actor(self, ctx: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses of the policy, from the mean of all critics, and of the temperature."""
@@ -209,7 +209,6 @@ class RlpdLearner(Learner):
             self._loss,
             groups(self.policy, cfg.max_grad_norm, cfg.tau),
             minibatch=cfg.batch,
-            carry=torch.zeros(1),
             mode=cfg.engine,
             updates=setup.expected(cfg.env_steps * cfg.utd_ratio),
             threads=setup.update_threads,

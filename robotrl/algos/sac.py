@@ -148,7 +148,7 @@ class SacLoss(LossModule):
         rates = [one * cfg.lr, one * cfg.critic_lr, one * cfg.alpha_lr]
         if len(self.policy.encoders):
             rates.append(one * cfg.critic_lr)
-        return LossOut(critic_loss + actor.loss + alpha_loss, info, tuple(rates), context.carry)
+        return LossOut(critic_loss + actor.loss + alpha_loss, info, tuple(rates))
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> tuple[Tensor, Tensor]:
@@ -187,7 +187,6 @@ class SacLearner(Learner):
             self._loss,
             groups(self.policy, cfg.max_grad_norm, cfg.tau),
             minibatch=cfg.batch,
-            carry=torch.zeros(1),
             mode=cfg.engine,
             updates=setup.expected(cfg.env_steps * cfg.utd_ratio),
             threads=setup.update_threads,

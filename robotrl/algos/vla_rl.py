@@ -126,7 +126,7 @@ def decision_log_prob(logits: Tensor, said: Tensor, temperature: float) -> Tenso
 
 
 class VlaRlLoss(LossModule):
-    """Loss of actor and critic. The carry is (1 while the actor still learns, number of the actor's updates).
+    """Loss of actor and critic; the carry is "actor_active", 1 while the actor still learns, and its "updates".
 
     Args:
         policy: the policy in training.
@@ -144,15 +144,16 @@ class VlaRlLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
-        cfg, policy, going = self._cfg, self.policy, context.carry[0]
+        cfg, policy = self._cfg, self.policy
+        active, done = context.carry["actor_active"], context.carry["updates"]
         obs = observations(batch)
         value = self.critic(self.critic.encode(obs, obs[READ]))
         value_loss = value_clipped_mse(value, batch["value"], batch["value_target"], cfg.value_clip)
         critic_lr = torch.tensor(cfg.critic_lr, dtype=value.dtype, device=value.device)
         if context.phase == CRITIC:
-            info = {"value_loss": value_loss, "actor_on": torch.zeros_like(going)}
-            return LossOut(value_loss, info, (None, critic_lr), context.carry)
-        with in_bf16(cfg.bf16, going.device):
+            info = {"value_loss": value_loss, "actor_on": torch.zeros_like(active)}
+            return LossOut(value_loss, info, (None, critic_lr))
+        with in_bf16(cfg.bf16, context.device):
             logits = policy.token_logits(policy.encode(obs), batch["tokens"])
         log_prob = decision_log_prob(logits, batch["tokens"], policy.temperature)
         out = ppo_clip(log_prob, batch["log_prob"], batch["advantage"], cfg.clip_coef)
@@ -162,20 +163,20 @@ class VlaRlLoss(LossModule):
             "approx_kl": out.approx_kl,
             "clip_fraction": out.clip_fraction,
             "ratio_error": out.ratio_error,
-            "actor_on": going,
+            "actor_on": active,
         }
         with torch.no_grad():
             info["entropy"] = tokens.entropy(logits, policy.temperature).mean()
-        lr = cfg.lr * going * warmed(context.carry[1], cfg.warmup)
-        carry = torch.stack([going, context.carry[1] + going])
+        lr = cfg.lr * active * warmed(done, cfg.warmup)
+        carry = {"actor_active": active, "updates": done + active}
         return LossOut(out.loss + value_loss, info, (lr, critic_lr), carry)
 
-    def next_carry(self, carry: Tensor, info: Any) -> Tensor:
+    def next_carry(self, carry: dict[str, Tensor], info: Any) -> dict[str, Tensor]:
         """See `LossModule.next_carry`."""
         if self._cfg.target_kl is None or "approx_kl" not in info:
             return carry
-        goes = (info["approx_kl"] <= self._cfg.target_kl).to(carry.dtype)
-        return torch.stack([carry[0] * goes, carry[1]])
+        active = carry["actor_active"]
+        return carry | {"actor_active": active * (info["approx_kl"] <= self._cfg.target_kl).to(active.dtype)}
 
 
 # update
@@ -227,7 +228,7 @@ class VlaRlLearner(Learner):
             VlaRlLoss(policy, self.critic, cfg),
             (ParameterGroup("policy.", cfg.max_grad_norm), ParameterGroup("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
-            carry=torch.tensor([1.0, 0.0]),
+            carry={"actor_active": 1.0, "updates": 0.0},
             mode=cfg.engine,
             microbatch=cfg.microbatch,
             updates_per_call=1,
@@ -288,7 +289,7 @@ class VlaRlLearner(Learner):
 
     def _update(self, batch: OnPolicyBatch) -> dict[str, float]:
         cfg, size = self.cfg, len(batch.advantage)
-        self._engine.carry[0] = 1.0
+        self._engine.carry["actor_active"].fill_(1.0)
         rows = {**batch.rows(), "value": batch.value}
         most = self.world.most(size)
         order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)

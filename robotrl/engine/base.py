@@ -14,6 +14,7 @@ from robotrl.engine.update import LossModule, ParameterGroup
 from robotrl.errors import ConfigError, NumericsError, check_at_least, out_of_range
 
 EngineMode = Literal["auto", "compiled", "eager"]
+NO_CARRY: Mapping[str, float] = {}
 ENGINE_MODES: tuple[EngineMode, ...] = get_args(EngineMode)
 
 
@@ -50,7 +51,8 @@ class Updater(Protocol):
     """Interface that learners use of an engine; see `Engine`."""
 
     minibatch: int
-    carry: Tensor
+    carry: Mapping[str, Tensor]
+    """Carry of the next minibatch: scalars by name, into which a learner may write between calls of `run`."""
     compile_s: float
     sharded: bool
     """True if the trained weights are sharded over the processes."""
@@ -95,6 +97,11 @@ def members_of(loss: LossModule, groups: Sequence[ParameterGroup]) -> list[list[
             " expected each in exactly one"
         )
     return members
+
+
+def first_carry(carry: Mapping[str, float], device: torch.device) -> Tensor:
+    """Return the numbers of a carry (C,), see `UpdateState`."""
+    return torch.tensor(list(carry.values()) or [0.0], dtype=torch.float32, device=device)
 
 
 def check_rows(minibatch: int, microbatch: int | None) -> None:

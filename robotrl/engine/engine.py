@@ -22,12 +22,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from robotrl.engine.base import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
+from robotrl.engine.base import (
+    NO_CARRY,
+    EngineMode,
+    Updates,
+    check_rows,
+    check_updates,
+    first_carry,
+    members_of,
+    minibatches,
+    torch_threads,
+)
 from robotrl.engine.compile_record import expected_s, pays, remember, shape_key
 from robotrl.engine.compiling import compiled
 from robotrl.engine.distributed import ALONE, DistributedContext
 from robotrl.engine.flat_params import FlatViews, flatten, in_turn
-from robotrl.engine.update import Context, LossModule, LossOut, Names, ParameterGroup, Update, UpdateState
+from robotrl.engine.update import Context, LossModule, LossOut, Names, ParameterGroup, Update, UpdateState, named
 from robotrl.errors import check_decay
 from robotrl.utils.progress import waiting
 
@@ -70,7 +80,7 @@ class Engine:
         loss: the loss module.
         groups: parameter groups; every trainable parameter of the loss belongs to exactly one.
         minibatch: M, rows of a minibatch; with several processes, of this one.
-        carry: (C,) initial carry of the loss.
+        carry: initial carry of the loss: numbers by name.
         mode: "compiled", "eager" to run without a compiler, or "auto": the first updates run eagerly and are timed,
             then all are compiled if that saves time. See `mode`.
         betas: decay of Adam's moments.
@@ -95,7 +105,7 @@ class Engine:
         groups: Sequence[ParameterGroup],
         *,
         minibatch: int,
-        carry: Tensor,
+        carry: Mapping[str, float] = NO_CARRY,
         mode: EngineMode = "compiled",
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-5,
@@ -131,9 +141,10 @@ class Engine:
         self._spans = in_turn(sum(p.numel() for _, p in pairs) for pairs in members)
         self.flat = flatten([p for _, p in ordered])
         world.copy_first_(self.flat)
-        self._update = Update(loss, self._groups, views, self._average_views, self._spans, betas, eps)
-        self.carry = carry.detach().clone().to(self.flat.device)
-        """(C,) carry of the next minibatch; a learner may write into it between calls of `run`."""
+        self._update = Update(loss, self._groups, views, self._average_views, self._spans, betas, eps, tuple(carry))
+        numbers = first_carry(carry, self.flat.device)
+        self.carry = named(tuple(carry), numbers)
+        """See `Updater`."""
         self._now = UpdateState(
             self.flat,
             torch.zeros_like(self.flat),
@@ -141,7 +152,7 @@ class Engine:
             torch.zeros(len(groups), device=self.flat.device),
             torch.ones(2, len(groups), device=self.flat.device),
             self._averaged(self.flat),
-            self.carry,
+            numbers,
         )
         self._phases: dict[str, _Phase] = {}
 

@@ -16,10 +16,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robotrl.engine.base import EngineMode, Updates, check_rows, check_updates, members_of, minibatches, torch_threads
+from robotrl.engine.base import (
+    NO_CARRY,
+    EngineMode,
+    Updates,
+    check_rows,
+    check_updates,
+    first_carry,
+    members_of,
+    minibatches,
+    torch_threads,
+)
 from robotrl.engine.distributed import DistributedContext, mesh
 from robotrl.engine.flat_params import FlatViews, in_turn
-from robotrl.engine.update import Context, LossAndGradient, LossModule, Names, ParameterGroup, Update, UpdateState
+from robotrl.engine.update import (
+    Context,
+    LossAndGradient,
+    LossModule,
+    LossOut,
+    Names,
+    ParameterGroup,
+    Update,
+    UpdateState,
+    named,
+    vector,
+)
 from robotrl.errors import CapabilityError, ConfigError
 
 
@@ -30,7 +51,7 @@ class ShardedEngine:
         loss: the loss module; its networks get the new weights at the end of each run.
         groups: parameter groups; every trainable parameter belongs to exactly one; without averages and Muon.
         minibatch: M, rows of a minibatch of this process.
-        carry: (C,) initial carry of the loss.
+        carry: initial carry of the loss: numbers by name.
         mode: must not be "compiled": gathering and resharding cannot be one compiled function.
         betas: decay of Adam's moments.
         eps: Adam's epsilon.
@@ -55,7 +76,7 @@ class ShardedEngine:
         groups: Sequence[ParameterGroup],
         *,
         minibatch: int,
-        carry: Tensor,
+        carry: Mapping[str, float] = NO_CARRY,
         mode: EngineMode = "eager",
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-5,
@@ -77,6 +98,7 @@ class ShardedEngine:
         check_rows(minibatch, microbatch)
         self.minibatch = minibatch
         self._microbatch, self._threads, self._world = microbatch or minibatch, threads, world
+        self._carried = tuple(carry)
         members = members_of(loss, groups)
         self._whole = [p for pairs in members for _, p in pairs]
         self.device = self._whole[0].device
@@ -97,11 +119,13 @@ class ShardedEngine:
             in_turn(sizes),
             betas,
             eps,
+            self._carried,
             across=self._across,
         )
         flat = torch.cat([self._local(p).detach().flatten() for p in self._parts])
-        self.carry = carry.detach().clone().to(self.device)
-        """(C,) carry of the next minibatch; a learner may write into it between calls of `run`."""
+        numbers = first_carry(carry, self.device)
+        self.carry = named(self._carried, numbers)
+        """See `Updater`."""
         self._now = UpdateState(
             flat,
             torch.zeros_like(flat),
@@ -109,7 +133,7 @@ class ShardedEngine:
             flat.new_zeros(len(groups)),
             flat.new_ones(2, len(groups)),
             flat[:0].clone(),
-            self.carry,
+            numbers,
         )
 
     def run(self, data: Mapping[str, Tensor], order: Tensor, capacity: int, what: str, phase: str = "") -> Updates:
@@ -165,11 +189,12 @@ class ShardedEngine:
         for part in parts:
             batch = {name: x[part.to(x.device)].to(self.device) for name, x in data.items()}
             with torch.enable_grad():
-                out = self._loss(batch, Context(self.carry, {}, phase))
+                out: LossOut = self._loss(batch, Context(dict(self.carry), {}, phase, self.device))
                 (out.loss / len(parts)).backward()
             info = {"loss": out.loss.detach()} | {name: value.detach() for name, value in out.info.items()}
             nothing = self._now.flat[:0]
-            table.append(names.pack(LossAndGradient(nothing, info, out.lr, out.carry.detach())))
+            carry = vector(self._carried, out.carry, self._now.carry)
+            table.append(names.pack(LossAndGradient(nothing, info, out.lr, carry)))
         everywhere = self._world.stacked(torch.stack(table)).flatten(0, 1)
         gradient = torch.cat([self._gradient(p).flatten() for p in self._parts])
         return names.unpack(gradient, everywhere, self._loss.largest)

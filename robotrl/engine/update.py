@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from robotrl.engine.flat_params import FlatViews, in_turn
 from robotrl.engine.muon import MOMENTUM, direction, hidden_matrices
+from robotrl.utils.devices import CPU
 
 AT_ONCE = 1 << 20
 """Elements updated at a time without compilation."""
@@ -25,12 +26,14 @@ AT_ONCE = 1 << 20
 class Context(NamedTuple):
     """Inputs of a loss besides its minibatch."""
 
-    carry: Tensor
-    """(C,) carry of the last minibatch's loss."""
+    carry: dict[str, Tensor]
+    """Carry of the last minibatch's loss: scalars by name."""
     average: dict[str, Tensor]
     """Averaged parameters of the groups with an average, by their names in the loss module."""
     phase: str
     """Losses to compute; fixed when the update is traced."""
+    device: torch.device = CPU
+    """Device of the networks."""
 
 
 class LossOut(NamedTuple):
@@ -43,8 +46,8 @@ class LossOut(NamedTuple):
     lr: tuple[Tensor | None, ...]
     """Scalar learning rate of each group for this update. 0 leaves a group, its moments and its average unchanged; None
     does so for the whole phase, at no cost."""
-    carry: Tensor
-    """(C,) carry of the next minibatch, unless `LossModule.next_carry` changes it."""
+    carry: dict[str, Tensor] | None = None
+    """Carry of the next minibatch, unless `LossModule.next_carry` changes it; None: unchanged."""
 
 
 class LossModule(nn.Module, ABC):
@@ -64,11 +67,11 @@ class LossModule(nn.Module, ABC):
         """
         ...
 
-    def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
-        """Return (C,) the carry of the next minibatch.
+    def next_carry(self, carry: dict[str, Tensor], info: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the carry of the next minibatch.
 
         Args:
-            carry: (C,) carry from `forward`.
+            carry: carry from `forward`.
             info: scalars from `forward`, over the whole minibatch: all its parts, in all processes.
         """
         del info
@@ -110,7 +113,17 @@ class UpdateState(NamedTuple):
     average: Tensor
     """(Q,) averaged parameters."""
     carry: Tensor
-    """(C,)."""
+    """(C,) the carry in the order of its names; one unused number if it has none."""
+
+
+def named(names: Sequence[str], carry: Tensor) -> dict[str, Tensor]:
+    """Return the numbers of a carry (C,) by name, as views."""
+    return {name: carry[index] for index, name in enumerate(names)}
+
+
+def vector(names: Sequence[str], carry: Mapping[str, Tensor] | None, before: Tensor) -> Tensor:
+    """Concatenate a carry to (C,); `before` if it is None or has no names."""
+    return torch.stack([carry[name] for name in names]).detach() if names and carry is not None else before
 
 
 class LossAndGradient(NamedTuple):
@@ -218,6 +231,7 @@ class Update:
         spans: begin and end of each group in the flat vector.
         betas: decay of Adam's moments.
         eps: Adam's epsilon.
+        carried: names of the carry.
         across: function that sums a number over all shards of a sharded vector; None: the vector is whole.
     """
 
@@ -230,10 +244,11 @@ class Update:
         spans: Sequence[tuple[int, int]],
         betas: tuple[float, float],
         eps: float,
+        carried: Sequence[str] = (),
         across: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.loss = loss
-        self._across = across
+        self._across, self._carried = across, carried
         self._groups, self._spans = groups, spans
         self._views, self._average_views = views, average_views
         self._betas, self._eps = betas, eps
@@ -258,12 +273,12 @@ class Update:
             phase: see `Context`.
         """
         leaf = flat.detach().requires_grad_()
-        context = Context(carry, self._average_views(average), phase)
+        context = Context(named(self._carried, carry), self._average_views(average), phase, flat.device)
         with torch.enable_grad():
             out: LossOut = functional_call(self.loss, self._views(leaf), (batch, context))
             (gradient,) = torch.autograd.grad(out.loss, leaf)
         info = {"loss": out.loss.detach()} | {name: value.detach() for name, value in out.info.items()}
-        return LossAndGradient(gradient, info, out.lr, out.carry.detach())
+        return LossAndGradient(gradient, info, out.lr, vector(self._carried, out.carry, carry))
 
     def step(self, now: UpdateState, live: Tensor, found: LossAndGradient) -> tuple[UpdateState, dict[str, Tensor]]:
         """Clip the gradient, and move the parameters and their averages.
@@ -351,7 +366,8 @@ class Update:
             )
         info |= found.info
         steps, *powers = (torch.stack([count[k] for count in counts]) for k in range(3))
-        carry = torch.where(wanted, self.loss.next_carry(found.carry, info), now.carry)
+        following = self.loss.next_carry(named(self._carried, found.carry), info)
+        carry = torch.where(wanted, vector(self._carried, following, found.carry), now.carry)
         return _Plan(moves, steps, torch.stack(powers), carry, info)
 
     def _at(self, now: UpdateState, index: int, piece: _Piece) -> _Vectors:

@@ -119,7 +119,7 @@ class ActorTerms(NamedTuple):
 
 
 class ChainLoss(LossModule):
-    """Networks and loss of one method. The carry is (1 while the actor still learns, learning rate).
+    """Networks and loss of one method. The carry is "actor_active", 1 while the actor still learns, and "lr".
 
     Subclasses add exploration networks to `actor` under a name of their own, and may add frozen networks as other
     attributes. They implement `decide` and `terms`.
@@ -186,20 +186,20 @@ class ChainLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
-        with in_bf16(self._shared.bf16, context.carry.device):
+        with in_bf16(self._shared.bf16, context.device):
             return self._loss(batch, context)
 
     def _loss(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         cfg = self._shared
-        going, lr = context.carry.unbind()
+        active, lr = context.carry["actor_active"], context.carry["lr"]
         obs = observations(batch)
         critic_lr = lr * (cfg.critic_lr / cfg.lr)
         if context.phase == CRITIC:
             with torch.no_grad():
                 seen = self.critic.encode(obs, self.policy.encode(obs))
             value_loss = value_mse(self.critic(seen), batch["value_target"])
-            info = {"value_loss": value_loss, "actor_on": torch.zeros_like(going), "lr": lr}
-            return LossOut(value_loss, info, (None, critic_lr), context.carry)
+            info = {"value_loss": value_loss, "actor_on": torch.zeros_like(active), "lr": lr}
+            return LossOut(value_loss, info, (None, critic_lr))
         ctx = self.policy.encode(obs)
         value_loss = value_mse(self.critic(self.critic.encode(obs, ctx.detach())), batch["value_target"])
         found = self.terms(batch, obs, ctx)
@@ -213,18 +213,18 @@ class ChainLoss(LossModule):
             "approx_kl": out.approx_kl,
             "clip_fraction": out.clip_fraction,
             "ratio_error": out.ratio_error,
-            "actor_on": going,
+            "actor_on": active,
             "lr": lr,
             **(found.info or {}),
         }
-        return LossOut(loss, info, (lr * going, critic_lr), context.carry)
+        return LossOut(loss, info, (lr * active, critic_lr))
 
-    def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
+    def next_carry(self, carry: dict[str, Tensor], info: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """See `LossModule.next_carry`."""
         if self._shared.target_kl is None or "approx_kl" not in info:
             return carry
-        going, lr = carry.unbind()
-        return torch.stack([going * (info["approx_kl"] <= self._shared.target_kl).to(going.dtype), lr])
+        active = carry["actor_active"]
+        return carry | {"actor_active": active * (info["approx_kl"] <= self._shared.target_kl).to(active.dtype)}
 
 
 # update
@@ -303,7 +303,7 @@ class ChainLearner(Learner):
                 ParameterGroup("critic.", cfg.max_grad_norm),
             ),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
-            carry=torch.tensor([1.0, cfg.lr]),
+            carry={"actor_active": 1.0, "lr": cfg.lr},
             mode=cfg.engine,
             updates=setup.expected(self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch)),
             eps=ADAM_EPS,
@@ -346,8 +346,9 @@ class ChainLearner(Learner):
     def update(self, batch: OnPolicyBatch) -> dict[str, float]:
         """Run the update epochs over a rollout's decisions; returns scalars to log."""
         cfg = self.cfg
-        self._engine.carry[0] = 1.0
-        self._engine.carry[1] = cfg.lr * line((self.iteration - 1) / self.iterations, cfg.lr_end)
+        carry = self._engine.carry
+        carry["actor_active"].fill_(1.0)
+        carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, cfg.lr_end))
         rows = {**batch.rows(), **self.loss.draw(batch, self._generator)}
         size, minibatch = len(batch.advantage), self._engine.minibatch
         most = self.world.most(size)
@@ -358,7 +359,7 @@ class ChainLearner(Learner):
         epochs, evaluations = list[Updates](), 0
         for part in order.chunk(cfg.epochs):
             # once the KL limit has stopped the actor, the remaining epochs train the critic only, at lower cost
-            phase = CRITIC if warm_up or self._engine.carry[0] == 0 else BOTH
+            phase = CRITIC if warm_up or carry["actor_active"] == 0 else BOTH
             evaluations += len(part) * self.loss.learned_steps * (phase == BOTH)
             epochs.append(self._engine.run(rows, part, capacity, f"iteration {self.iteration}", phase))
         if self._average is not None:

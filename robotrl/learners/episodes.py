@@ -159,8 +159,8 @@ class EpisodeLearner(Learner):
         setup: see `Setup`; a policy to start from is required.
         method: name of the method in errors.
         acting: interface of the policy kind.
-        make_loss: function from the policy to the method's loss, which has the policy as `policy`. Its carry is (number
-            of updates so far, which the loss counts; current fraction of `lr`).
+        make_loss: function from the policy to the method's loss, which has the policy as `policy`. Its carry is
+            "updates" so far, which the loss counts, and "lr_scale", the current fraction of `lr`.
         group_size: episodes that begin in the same state; divides the sim's envs.
 
     Raises:
@@ -201,7 +201,7 @@ class EpisodeLearner(Learner):
             make_loss(self.model),
             (ParameterGroup(POLICY, cfg.max_grad_norm, cfg.ema or None, muon=cfg.muon),),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
-            carry=torch.tensor([0.0, 1.0]),
+            carry={"updates": 0.0, "lr_scale": 1.0},
             mode=cfg.engine,
             microbatch=cfg.microbatch,
             updates_per_call=1,
@@ -237,7 +237,7 @@ class EpisodeLearner(Learner):
 
     def iterate(self) -> dict[str, float]:
         """Run one iteration; the learning rate decays linearly from one to the next."""
-        self._engine.carry[1] = line(self.iteration / self.iterations, self._shared.lr_end)
+        self._engine.carry["lr_scale"].fill_(line(self.iteration / self.iterations, self._shared.lr_end))
         self.iteration += 1
         return self.improve()
 

@@ -165,7 +165,7 @@ def _spread_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec
     loss = _Pass(policy, load.evaluations)
     batch = {f"obs/{key}": x for key, x in blank(observation_spec, load.rows).items()}
     with Live() as live, in_bf16(load.bf16, CPU):
-        _ = loss(batch, Context(torch.zeros(1), {}, ""))
+        _ = loss(batch, Context({}, {}, ""))
     own = [sum(_bytes(p) for p in unit.parameters() if p.requires_grad) for unit in units(policy)]
     everything = sum(_bytes(p) for p in policy.parameters() if p.requires_grad)
     largest = max([*own, everything - sum(own)])
@@ -361,7 +361,7 @@ class _Pass(LossModule):
             raise ConfigError(
                 f"policy {type(policy).__name__} neither says tokens nor flows nor has a density: its memory is unknown"
             )
-        return LossOut(loss, {}, (torch.ones_like(loss),), context.carry)
+        return LossOut(loss, {}, (torch.ones_like(loss),))
 
 
 @torch.no_grad()

@@ -93,8 +93,8 @@ class ProcessLoss(LossModule):
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule.forward`; batch: "in/KEY" (M, ...) prepared inputs, "progress" (M,)."""
         loss = F.binary_cross_entropy_with_logits(self.net.logit(part(batch, "in/")), batch["progress"])
-        lr = self._lr * cosine(context.carry[0] / self._updates)
-        return LossOut(loss, {}, (lr,), context.carry + 1)
+        lr = self._lr * cosine(context.carry["updates"] / self._updates)
+        return LossOut(loss, {}, (lr,), {"updates": context.carry["updates"] + 1})
 
 
 # update
@@ -194,7 +194,7 @@ def _fit(net: RewardNet, learn: Graded, cfg: ProcessCfg) -> None:
         ProcessLoss(net, cfg),
         [ParameterGroup("net.", cfg.max_grad_norm)],
         minibatch=cfg.batch,
-        carry=torch.zeros(1),
+        carry={"updates": 0.0},
         mode=cfg.engine,
     )
     obs, count = learn.tensors(), len(learn.progress)

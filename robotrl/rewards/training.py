@@ -84,8 +84,13 @@ class ClassifierLoss(LossModule):
         """See `LossModule.forward`; batch: "obs/KEY" (M, ...), "success" (M,) 1 or 0."""
         logits, success = self.model(part(batch, "obs/")), batch["success"]
         right = ((logits > 0) == (success > 0.5)).float().mean()
-        lr = self._lr * cosine(context.carry[0] / self._updates)
-        return LossOut(balanced_bce(logits, success), {"accuracy": right.detach()}, (lr,), context.carry + 1)
+        lr = self._lr * cosine(context.carry["updates"] / self._updates)
+        return LossOut(
+            balanced_bce(logits, success),
+            {"accuracy": right.detach()},
+            (lr,),
+            {"updates": context.carry["updates"] + 1},
+        )
 
 
 # update
@@ -155,7 +160,7 @@ def _fit(model: RewardNet, learn: Labelled, cfg: TrainingCfg) -> None:
         ClassifierLoss(model, cfg),
         [ParameterGroup("model.", cfg.max_grad_norm)],
         minibatch=cfg.batch,
-        carry=torch.zeros(1),
+        carry={"updates": 0.0},
         mode=cfg.engine,
     )
     data = {**{f"obs/{key}": value for key, value in learn.tensors().items()}, "success": success.float()}

@@ -203,7 +203,7 @@ def minibatch(learner: Any, phase: str = LEARN) -> tuple[dict[str, Tensor], Cont
         rows = steering.rows(learner._decisions if isinstance(learner.cfg, DsrlCfg) else learner._chunks, 1)
     rows |= {name: steering.normal(32) for name in ("normal", "next_normal")}
     average = {f"critic.{name}": p.detach() * 0.9 for name, p in learner._loss.critic.named_parameters()}
-    return rows, Context(torch.zeros(1), average, phase)
+    return rows, Context({}, average, phase)
 
 
 @BOTH

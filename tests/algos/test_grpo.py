@@ -268,7 +268,7 @@ def test_the_first_steps_are_short(monkeypatch: pytest.MonkeyPatch, warmup: int)
     assert steps[1] < (1 if warmup == 0 else 2) * 1.4 * steps[0]
     again = learner(replace(CFG, minibatch=512, lr=1e-3, warmup=warmup))
     again.load(kit.snapshot(made.state()))
-    assert float(again._engine.carry[0]) == 2
+    assert float(again._engine.carry["updates"]) == 2
 
 
 @pytest.mark.parametrize("end", [1.0, 0.5, 0.0])

@@ -19,6 +19,7 @@ from robotrl.spec import Spec
 from tests.kits.learner_kit import BETA, GAUSSIAN, PPO, beta, flow, gaussian, same, setup, snapshot
 from tests.kits.walk_sim import Walk
 
+CARRY = {"actor_active": torch.tensor(1.0), "lr": torch.tensor(1e-3)}
 POLICIES = pytest.mark.parametrize("make", [gaussian, beta])
 
 
@@ -98,7 +99,7 @@ def rows_of(policy, count: int = 12) -> dict[str, torch.Tensor]:
 def test_the_entropy_bonus_is_that_of_a_whole_chunk(make):
     policy = make()
     critic, rows = Critic(policy.context_width, {}, ()), rows_of(policy)
-    context = Context(torch.tensor([1.0, 1e-3]), {}, "")
+    context = Context(CARRY, {}, "")
     plain, bonus = (
         PpoLoss(policy, critic, replace(PPO, entropy_coef=coef)).forward(rows, context) for coef in (0.0, 0.1)
     )
@@ -112,7 +113,7 @@ def test_the_bonus_of_a_gaussian_widens_each_deviation_alike():
     """Its slope in every log-deviation is the coefficient itself, without rounding: it is no mean over rows."""
     policy = gaussian()
     loss = PpoLoss(policy, Critic(policy.context_width, {}, ()), replace(PPO, entropy_coef=0.1))
-    loss.forward(rows_of(policy), Context(torch.tensor([1.0, 1e-3]), {}, "")).loss.backward()
+    loss.forward(rows_of(policy), Context(CARRY, {}, "")).loss.backward()
     assert policy.log_std.grad is not None
     assert (policy.log_std.grad == -torch.tensor(0.1)).all()
 
@@ -120,7 +121,7 @@ def test_the_bonus_of_a_gaussian_widens_each_deviation_alike():
 def test_a_clipped_value_is_not_improved_beyond_its_clip():
     policy = gaussian()
     critic, rows = Critic(policy.context_width, {}, ()), rows_of(policy)
-    context = Context(torch.tensor([1.0, 1e-3]), {}, "")
+    context = Context(CARRY, {}, "")
 
     def slopes(clip: float | None, moved: float) -> bool:
         """Whether the critic learns once its values lie `moved` above what they were."""

@@ -68,7 +68,7 @@ def test_targets_are_the_least_of_the_subset_without_entropy(demos):
     learner = warm(demos)
     loss, rows = learner._loss, learner._draw(2)
     averages = learner._engine.averages("critic.")
-    context = Context(torch.zeros(1), {f"critic.{name}": value for name, value in averages.items()}, BOTH)
+    context = Context({}, {f"critic.{name}": value for name, value in averages.items()}, BOTH)
     found = loss._target(rows, context)
     with torch.no_grad():
         ctx = loss.policy.encode(part(rows, "next_obs/"))

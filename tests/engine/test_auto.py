@@ -29,7 +29,7 @@ def cache(tmp_path, monkeypatch):
 
 def engine(updates: int | None, mode: str = "auto") -> Engine:
     groups = (ParameterGroup("a.", 0.5), ParameterGroup("b.", 0.5))
-    carry = torch.tensor([1e-3, 0.0])
+    carry = {"lr": 1e-3, "calls": 0.0}
     return Engine(Two(), groups, minibatch=8, carry=carry, mode=mode, updates=updates)  # pyright: ignore
 
 

@@ -88,7 +88,7 @@ def updates(world: DistributedContext, mode: EngineMode, microbatch: int | None 
         loss,
         groups,
         minibatch=rows,
-        carry=torch.tensor([1e-2, 0.0]),
+        carry={"lr": 1e-2, "calls": 0.0},
         mode=mode,
         microbatch=microbatch,
         world=world,
@@ -121,7 +121,7 @@ def learned(world: DistributedContext, **fields: Any) -> dict[str, Any]:
     one._measure(rollout.obs)
     return {
         "flat": one._engine.flat.tolist(),
-        "carry": one._engine.carry.tolist(),
+        "carry": [float(x) for x in one._engine.carry.values()],
         "steps": state["engine"]["steps"].tolist(),
         "reward": state["reward_normalizer"]["moments"]["var"].tolist(),
         "moments": {name: one.state()["obs_normalizer"]["walk"][name].tolist() for name in ("mean", "var", "count")},
@@ -381,7 +381,7 @@ def test_what_cannot_be_spread_is_refused(tmp_path, monkeypatch):
         _make_learner(alone, None, tmp_path, ALONE)
     loss = engines.Watched()
     groups = (ParameterGroup("a.", 0.5), ParameterGroup("b.", 0.5))
-    carry = torch.tensor([1e-2, 0.0])
+    carry = {"lr": 1e-2, "calls": 0.0}
     with pytest.raises(CapabilityError, match="fsdp is True and there is one process"):
         ShardedEngine(loss, groups, minibatch=8, carry=carry, world=ALONE)
     for fields, groups_, message in (

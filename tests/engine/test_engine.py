@@ -22,7 +22,7 @@ from tests.kits.paths_kit import ROOT
 
 
 class Two(LossModule):
-    """Two small networks with a loss each; the carry is (learning rate of `a`, how often it was called)."""
+    """Two small networks with a loss each; the carry is "lr", the learning rate of `a`, and "calls"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,11 +31,11 @@ class Two(LossModule):
         self.b = nn.Linear(3, 1)
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
-        lr, calls = context.carry.unbind()
+        lr, calls = context.carry["lr"], context.carry["calls"]
         error_a = ((self.a(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
         error_b = ((self.b(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
         info = {"error_a": error_a, "calls": calls}
-        return LossOut(error_a + error_b, info, (lr, lr * 0 + 1e-2), torch.stack([lr, calls + 1]))
+        return LossOut(error_a + error_b, info, (lr, lr * 0 + 1e-2), {"lr": lr, "calls": calls + 1})
 
 
 def data(rows: int = 40, seed: int = 1) -> dict[str, Tensor]:
@@ -46,7 +46,7 @@ def data(rows: int = 40, seed: int = 1) -> dict[str, Tensor]:
 
 def engine(lr: float = 1e-3, minibatch: int = 8, norm: float = 0.5, mode: str = "eager") -> Engine:
     groups = (ParameterGroup("a.", norm), ParameterGroup("b.", norm))
-    return Engine(Two(), groups, minibatch=minibatch, carry=torch.tensor([lr, 0.0]), mode=mode)  # pyright: ignore
+    return Engine(Two(), groups, minibatch=minibatch, carry={"lr": lr, "calls": 0.0}, mode=mode)  # pyright: ignore
 
 
 def values(of: Engine) -> list[float]:
@@ -64,7 +64,10 @@ def test_it_does_what_clipping_and_adam_of_torch_do():
     everything = data()
     norms = []
     for part in rows.split(8):
-        out = theirs({k: v[part] for k, v in everything.items()}, Context(torch.zeros(2), {}, ""))
+        out = theirs(
+            {k: v[part] for k, v in everything.items()},
+            Context({"lr": torch.zeros(()), "calls": torch.zeros(())}, {}, ""),
+        )
         for optimizer in optimizers:
             optimizer.zero_grad()
         out.loss.backward()
@@ -94,7 +97,7 @@ def test_updates_have_threads_of_their_own(fails):
     loss = Counting()
     loss.seen = []
     groups = (ParameterGroup("a.", 0.5), ParameterGroup("b.", 0.5))
-    ours = Engine(loss, groups, minibatch=8, carry=torch.tensor([1e-3, 0.0]), mode="eager", threads=2)
+    ours = Engine(loss, groups, minibatch=8, carry={"lr": 1e-3, "calls": 0.0}, mode="eager", threads=2)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -128,7 +131,7 @@ def test_the_networks_themselves_move():
         loss,
         (ParameterGroup("a.", 1.0), ParameterGroup("b.", 1.0)),
         minibatch=8,
-        carry=torch.tensor([1e-3, 0.0]),
+        carry={"lr": 1e-3, "calls": 0.0},
         mode="eager",
     )
     before = loss.b.weight.detach().clone()
@@ -167,7 +170,7 @@ def test_the_carry_goes_from_one_minibatch_to_the_next_and_from_one_call_to_the_
     run = engine()
     assert run.run(data(), torch.arange(40), 40, "here").info["calls"].tolist() == [0, 1, 2, 3, 4]
     assert run.run(data(), torch.arange(8), 40, "here").info["calls"].tolist() == [5]
-    assert run.carry.tolist() == pytest.approx([1e-3, 6])
+    assert {name: float(x) for name, x in run.carry.items()} == pytest.approx({"lr": 1e-3, "calls": 6})
 
 
 def test_it_goes_on_identically_from_a_saved_state():
@@ -208,14 +211,14 @@ class Chase(LossModule):
         target = torch.nn.functional.linear(x, context.average["a.weight"], context.average["a.bias"])
         loss = ((self.a(x)[:, 0] - batch["y"]) ** 2).mean()
         if context.phase == "a":
-            return LossOut(loss, {"seen": target.mean()}, (rate, None), context.carry)
+            return LossOut(loss, {"seen": target.mean()}, (rate, None))
         loss = loss + ((self.b(x) - target - self.c(x)) ** 2).mean()
-        return LossOut(loss, {"other": target.mean()}, (rate, rate), context.carry)
+        return LossOut(loss, {"other": target.mean()}, (rate, rate))
 
 
 def chase(decay: float = 0.9, ramp: bool = False, mode: str = "eager") -> Engine:
     groups = (ParameterGroup("a.", 1.0, decay, ramp), ParameterGroup("b.", 1.0))
-    return Engine(Chase(), groups, minibatch=8, carry=torch.zeros(0), mode=mode)  # pyright: ignore
+    return Engine(Chase(), groups, minibatch=8, mode=mode)  # pyright: ignore
 
 
 @pytest.mark.parametrize("ramp", [False, True])
@@ -284,7 +287,7 @@ def test_a_phase_that_cannot_be_compiled_leaves_the_others_as_they_are(monkeypat
 
 
 class Watched(Two):
-    """Writes down how many rows it sees; the carry says how large the largest error of the last minibatch was."""
+    """Writes down how many rows it sees; "calls" of its carry is the largest error of the last minibatch."""
 
     largest = frozenset({"worst"})
 
@@ -298,15 +301,15 @@ class Watched(Two):
         worst = ((self.a(batch["x"])[:, 0] - batch["y"]) ** 2).max()
         return out._replace(info={**out.info, "worst": worst}, carry=context.carry)
 
-    def next_carry(self, carry: Tensor, info: Mapping[str, Tensor]) -> Tensor:
-        lr = torch.where(info["error_a"] > 0.5, carry[0] * 0.9, carry[0] * 1.1)
-        return torch.stack([lr, info["worst"]])
+    def next_carry(self, carry: dict[str, Tensor], info: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        lr = torch.where(info["error_a"] > 0.5, carry["lr"] * 0.9, carry["lr"] * 1.1)
+        return {"calls": info["worst"], "lr": lr}
 
 
 def watched(microbatch: int | None, mode: EngineMode = "eager") -> tuple[Watched, Engine]:
     loss = Watched()
     groups = (ParameterGroup("a.", 0.5, average=0.9), ParameterGroup("b.", 0.5))
-    carry = torch.tensor([1e-2, 0.0])
+    carry = {"lr": 1e-2, "calls": 0.0}
     return loss, Engine(loss, groups, minibatch=8, carry=carry, mode=mode, microbatch=microbatch)
 
 
@@ -347,7 +350,7 @@ def test_parts_compile_to_the_same_numbers():
 
 def test_parts_have_phases_too():
     groups = (ParameterGroup("a.", 1.0, 0.9), ParameterGroup("b.", 1.0))
-    parts = Engine(Chase(), groups, minibatch=8, carry=torch.zeros(0), mode="eager", microbatch=2)
+    parts = Engine(Chase(), groups, minibatch=8, mode="eager", microbatch=2)
     whole = chase()
     for phase in ("a", "both", "a"):
         first, second = (run.run(data(), torch.arange(40), 40, "here", phase) for run in (whole, parts))
@@ -374,7 +377,7 @@ def test_parts_must_divide_the_minibatch(microbatch):
 def test_groups_must_divide_the_parameters():
     for groups in ((ParameterGroup("a.", 1.0),), (ParameterGroup("a.", 1.0), ParameterGroup("", 1.0))):
         with pytest.raises(ConfigError, match="do not divide the parameters"):
-            Engine(Two(), groups, minibatch=8, carry=torch.zeros(2))
+            Engine(Two(), groups, minibatch=8)
     with pytest.raises(ConfigError, match=r"algo\.minibatch is 0: expected 1 or more"):
         engine(minibatch=0)
 

@@ -59,7 +59,7 @@ class Net(LossModule):
         hidden = self.policy["down"](self.policy["up"](self.policy["words"](batch["word"])).tanh())
         loss = (self.head(hidden) - batch["y"]).square().mean()
         rate = batch["y"].new_tensor(1e-2)
-        return LossOut(loss, {}, (rate * context.carry[0], rate), context.carry)
+        return LossOut(loss, {}, (rate * context.carry["on"], rate))
 
 
 WORDS = torch.arange(40) % 7
@@ -72,7 +72,7 @@ def engine(mode: EngineMode = "eager", **changes: float) -> Engine:
         ParameterGroup("policy.", **{"max_grad_norm": math.inf, "muon": 3.0, **changes}),
         ParameterGroup("head.", math.inf),
     )
-    return Engine(Net(), groups, minibatch=8, carry=torch.ones(1), mode=mode, eps=1e-8)
+    return Engine(Net(), groups, minibatch=8, carry={"on": 1.0}, mode=mode, eps=1e-8)
 
 
 def test_matrices_between_hidden_states_are_found():
@@ -105,7 +105,7 @@ def test_it_does_what_muon_and_adam_of_torch_do():
     before = ours.flat.clone()
     order = torch.arange(40)
     for rows in order.split(8):
-        loss = theirs({name: x[rows] for name, x in DATA.items()}, Context(torch.ones(1), {}, "")).loss
+        loss = theirs({name: x[rows] for name, x in DATA.items()}, Context({"on": torch.ones(())}, {}, "")).loss
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
@@ -171,7 +171,7 @@ def test_it_goes_on_identically_and_stands_still_at_rate_0():
     fresh.run(DATA, torch.arange(40), 40, "here")
     assert torch.equal(fresh.flat, run.flat)
     still = engine()
-    still.carry.zero_()
+    still.carry["on"].zero_()
     before = still.flat.clone()
     still.run(DATA, torch.arange(40), 40, "here")
     size = sum(p.numel() for p in Net().policy.parameters())

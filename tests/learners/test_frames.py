@@ -62,7 +62,7 @@ def test_actions_are_cloned_from_demonstrations_and_words_told_of_scenes(demos: 
     batch = {name: x[:16] for name, x in rows.items()}
     with torch.no_grad():
         twice, alone = (
-            BcLoss(made.model, made._clone, cfg, meant)(batch, Context(torch.zeros(1), {}, ""))
+            BcLoss(made.model, made._clone, cfg, meant)(batch, Context({"updates": torch.zeros(())}, {}, ""))
             for cfg, meant in ((replace(READS, reading=2.0), 4), (PLAIN, 0))
         )
     assert twice.loss == pytest.approx(float(alone.loss + 2 * twice.info["reading"]), rel=1e-5)
@@ -101,7 +101,7 @@ def test_what_sees_and_reads_in_a_flow_policy_is_told_too(network: str, demos: P
     made.iterate()
     for parameter in made.model.parameters():
         parameter.grad = None
-    made._loss({name: x[:16] for name, x in made._draw(1).items()}, Context(torch.zeros(1), {}, "")).info[
+    made._loss({name: x[:16] for name, x in made._draw(1).items()}, Context({"updates": torch.zeros(())}, {}, "")).info[
         "reading"
     ].backward()
     moved = {name for name, x in made.model.named_parameters() if x.grad is not None and x.grad.abs().max() > 0}

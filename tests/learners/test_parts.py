@@ -32,7 +32,12 @@ class Count:
 
 def parts(seed: int) -> dict[str, Part]:
     torch.manual_seed(seed)
-    return {"net": nn.Linear(2, 2), "generator": torch.Generator().manual_seed(seed), "count": Count(seed), "none": None}
+    return {
+        "net": nn.Linear(2, 2),
+        "generator": torch.Generator().manual_seed(seed),
+        "count": Count(seed),
+        "none": None,
+    }
 
 
 def drawn(generator: Any) -> float:

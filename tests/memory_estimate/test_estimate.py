@@ -135,7 +135,7 @@ def once(policy: Any, rows: int) -> None:
         GrpoLoss(policy, TokenActing(), grpo.CFG),
         (ParameterGroup("policy.", 1.0),),
         minibatch=rows,
-        carry=torch.tensor([0.0, 1.0]),
+        carry={"updates": 0.0, "lr_scale": 1.0},
         mode="eager",
         updates_per_call=1,
     )
