@@ -12,14 +12,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from robotrl.algos.reinflow import ReinFlowCfg, noisy_learner
 from robotrl.learners.denoising import ChainLearner
 from robotrl.learners.learner import Setup
-from robotrl.learners.noisy_chain import NoisyCfg, noisy_learner
 
 
 @dataclass(frozen=True)
-class FlowNoiseCfg(NoisyCfg):
-    """Settings of Flow-Noise."""
+class FlowNoiseCfg(ReinFlowCfg):
+    """Settings of Flow-Noise: those of ReinFlow, with other values."""
 
     default_policy: ClassVar[str] = "flow"
     clip_coef: float = 0.2

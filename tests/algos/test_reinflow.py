@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robotrl.algos.reinflow import joint_log_prob
+from robotrl.algos.reinflow import entropy_rate, joint_log_prob, policy_loss, upper_bound
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.chain import chain_log_prob, noise_net
-from robotrl.learners.noisy_chain import entropy_rate, policy_loss, upper_bound
 from robotrl.learners.on_policy import OnPolicyBatch, epoch_order, make_batch
 from robotrl.policies.networks.noise import NoiseNet
 from robotrl.rollout.evaluate import evaluate
