@@ -17,10 +17,10 @@ from torch.func import functional_call
 from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.engine.minibatches import part
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
-from robotrl.learners.learner import Learner, Setup
+from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import detached
 from robotrl.learners.parts import Part
-from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
+from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, SteeringLearner, critics, saturated
 from robotrl.policies.q import smallest
 from robotrl.policies.steered import SteeredPolicy
 from robotrl.replay.samplers import Sampler, Uniform
@@ -135,7 +135,7 @@ class DsrlLoss(LossModule):
 # update
 
 
-class DsrlLearner(Learner):
+class DsrlLearner(SteeringLearner):
     """Trains the noise actor of a frozen policy; see `DsrlCfg`.
 
     Raises:
@@ -145,11 +145,9 @@ class DsrlLearner(Learner):
 
     def __init__(self, cfg: DsrlCfg, setup: Setup) -> None:
         self.cfg = cfg
-        self._stepper = self._steering = Steering(cfg, setup)
-        self.policy = self._steering.policy
-        self.iterations = self._steering.iterations
+        super().__init__(cfg, setup)
         # only steps at which a chunk began have noise
-        self._decisions: Sampler = Uniform(self._steering.replay, decisions=True)
+        self._decisions: Sampler = Uniform(self.replay, decisions=True)
         self._loss = DsrlLoss(self.policy, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
@@ -160,25 +158,22 @@ class DsrlLearner(Learner):
             ),
             minibatch=cfg.batch,
             mode=cfg.engine,
-            updates=setup.expected(self._steering.learned * cfg.updates),
+            updates=setup.expected(self.learned * cfg.updates),
             threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )
 
-    def iterate(self) -> dict[str, float]:
-        """Run one iteration: decisions of all envs, each followed by its updates."""
-        self.iteration += 1
-        return self._steering.iterate(self._learn)
-
-    def _learn(self) -> dict[str, float]:
-        cfg, steering = self.cfg, self._steering
+    def learn(self) -> dict[str, float]:
+        """See `SteeringLearner.learn`."""
+        cfg = self.cfg
         count = cfg.updates * cfg.batch
-        rows = steering.rows(self._decisions, cfg.updates)
+        rows = self.rows(self._decisions, cfg.updates)
         # the noise is the action here
         del rows["chunk"]
-        rows |= {"normal": steering.normal(count), "next_normal": steering.normal(count)}
+        rows |= {"normal": self.normal(count), "next_normal": self.normal(count)}
         return self._engine.run(rows, torch.arange(count), count, f"iteration {self.iteration}").mean()
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
-        return {"networks": self._loss, "engine": self._engine, "steering": self._steering}
+        mine: dict[str, Part] = {"networks": self._loss, "engine": self._engine}
+        return mine | super().parts()

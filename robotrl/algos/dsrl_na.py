@@ -26,10 +26,10 @@ from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_at_least, out_of_range
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.learners.dataset import read_for
-from robotrl.learners.learner import Learner, Setup
+from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import ActionNormalizer, demonstrations, detached
 from robotrl.learners.parts import Part
-from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, Steering, critics, saturated
+from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, SteeringLearner, critics, saturated
 from robotrl.policies.q import smallest
 from robotrl.policies.reach import reach_of
 from robotrl.policies.steered import SteeredPolicy
@@ -231,7 +231,7 @@ class Pairs:
         self._added = int(state["added"])
 
 
-class DsrlNaLearner(Learner):
+class DsrlNaLearner(SteeringLearner):
     """Trains the noise actor of a frozen policy by noise aliasing; see `DsrlNaCfg`.
 
     Raises:
@@ -253,14 +253,12 @@ class DsrlNaLearner(Learner):
         if not 0 <= cfg.demo_share < 1:
             raise out_of_range("algo.demo_share", cfg.demo_share, "0 or more and below 1")
         self.cfg = cfg
-        self._stepper = self._steering = Steering(cfg, setup)
-        self.policy = self._steering.policy
-        self.iterations = self._steering.iterations
-        self._states: Sampler = Uniform(self._steering.replay)
+        super().__init__(cfg, setup)
+        self._states: Sampler = Uniform(self.replay)
         self._chunks = self._states
         if cfg.demo_share:
             self._chunks = Mixed([(Uniform(self._demos(setup)), cfg.demo_share), (self._states, 1 - cfg.demo_share)])
-        self._loss = DsrlNaLoss(self.policy, self._steering.unit, cfg).to(setup.device)
+        self._loss = DsrlNaLoss(self.policy, self.unit, cfg).to(setup.device)
         self._engine = Engine(
             self._loss,
             (
@@ -271,7 +269,7 @@ class DsrlNaLearner(Learner):
             ),
             minibatch=cfg.batch,
             mode=cfg.engine,
-            updates=setup.expected(self._steering.learned * (cfg.updates + cfg.distill_updates)),
+            updates=setup.expected(self.learned * (cfg.updates + cfg.distill_updates)),
             threads=setup.update_threads,
             updates_per_call=UPDATES_PER_CALL,
         )
@@ -281,44 +279,43 @@ class DsrlNaLearner(Learner):
         """Load the demonstrations into a replay of their own, which rollouts never overwrite."""
         if setup.dataset is None:
             raise ConfigError(f"dataset is not given: algo.demo_share is {self.cfg.demo_share}, which needs one")
-        sim, layout = self._steering.sim, self._steering.replay.layout
+        sim, layout = self.sim, self.experience.memory.layout
         dataset = read_for(setup, self.cfg.dataset_keys, layout.observation_spec, sim)
         check_reach(dataset, self.policy.transforms, layout.action_spec, reach_of(self.policy.base))
         return demonstrations(
             dataset, layout.observation_spec, layout.action_spec, sim.control_dt_s, layout.extras, accept=True
         )
 
-    def iterate(self) -> dict[str, float]:
-        """Run one iteration: decisions of all envs, each followed by its updates."""
-        self.iteration += 1
-        return self._steering.iterate(lambda: self._learn() | self._distill())
+    def learn(self) -> dict[str, float]:
+        """See `SteeringLearner.learn`."""
+        return self._learn() | self._distill()
 
     def _learn(self) -> dict[str, float]:
-        cfg, steering = self.cfg, self._steering
+        cfg = self.cfg
         count = cfg.updates * cfg.batch
-        rows = steering.rows(self._chunks, cfg.updates)
+        rows = self.rows(self._chunks, cfg.updates)
         # the action critic does not need the noise that a chunk was decoded from
         del rows[NOISE]
-        rows |= {"normal": steering.normal(count), "next_normal": steering.normal(count)}
+        rows |= {"normal": self.normal(count), "next_normal": self.normal(count)}
         return self._run(rows, count, LEARN)
 
     def _distill(self) -> dict[str, float]:
-        cfg, steering = self.cfg, self._steering
+        cfg = self.cfg
         self._pairs.add(self._decode(cfg.decoded))
         count = cfg.distill_updates * cfg.batch
-        return self._run(self._pairs.sample(count, steering.generator), count, DISTILL)
+        return self._run(self._pairs.sample(count, self.generator), count, DISTILL)
 
     @torch.no_grad()
     def _decode(self, count: int) -> dict[str, Tensor]:
         """Sample states from the replay and noise for each, and decode the noise to chunks."""
-        steering, cfg = self._steering, self.cfg
-        drawn = self._states.sample(count // cfg.group, self.policy.horizon, cfg.gamma, steering.generator)
+        cfg = self.cfg
+        drawn = self._states.sample(count // cfg.group, self.policy.horizon, cfg.gamma, self.generator)
         device = self._engine.device
         obs = {key: drawn.obs[key].to(device).repeat_interleave(cfg.group, 0) for key in self.policy.observation_spec}
         ctx = self.policy.encode(obs)
         own = torch.arange(count) % cfg.group < round(cfg.own_share * cfg.group)
-        noise = self.policy.actor.plain(steering.uniform(count).to(device))
-        noise[own] = self.policy.actor.draw(ctx[own], steering.normal(int(own.sum())).to(device)).noise
+        noise = self.policy.actor.plain(self.uniform(count).to(device))
+        noise[own] = self.policy.actor.draw(ctx[own], self.normal(int(own.sum())).to(device)).noise
         chunk = self._loss.executed(ctx, noise)
         return {**{f"obs/{key}": x for key, x in obs.items()}, NOISE: noise, "chunk": chunk}
 
@@ -327,4 +324,5 @@ class DsrlNaLearner(Learner):
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
-        return {"networks": self._loss, "engine": self._engine, "steering": self._steering, "pairs": self._pairs}
+        mine: dict[str, Part] = {"networks": self._loss, "engine": self._engine, "pairs": self._pairs}
+        return mine | super().parts()

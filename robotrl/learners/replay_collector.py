@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from robotrl.errors import ConfigError
 from robotrl.interventions.base import Intervention
@@ -21,6 +20,20 @@ from robotrl.replay.directory import HEADER, read_header
 from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Collected, Collector, Decision
 from robotrl.spec import Arrays, VecSim
+
+Decide = Callable[[Any, Arrays, torch.Generator, bool], Decision]
+"""Function from (policy, observations (n, ...), random generator, whether actions are random) to a decision; a function
+of a module, because it is sent to actor processes."""
+
+
+@torch.no_grad()
+def decide(policy: Any, obs: Arrays, generator: torch.Generator, random: bool) -> Decision:
+    """Sample chunks (n, H, A) in the sim's units, from the policy or uniformly from the action bounds."""
+    if not random:
+        return Decision(policy.act(obs, None, generator, "sample").chunk, {})
+    like = next(iter(obs.values()))
+    unit = torch.rand((len(like), policy.horizon, policy.action_width), generator=generator) * 2 - 1
+    return Decision(policy.to_actions(unit.to(like.device)), {})
 
 
 class Acting(NamedTuple):
@@ -35,6 +48,8 @@ class Acting(NamedTuple):
     policy acts from the start."""
     warmup: int
     """Env steps before the first update."""
+    decide: Decide = decide
+    """How chunks are sampled, and what is recorded with them."""
 
 
 class ReplayBuffers:
@@ -45,11 +60,19 @@ class ReplayBuffers:
         capacity: env steps that each buffer keeps.
         path: directory of the replay on disk; None: in RAM and in the checkpoints.
         owner: name of the run; empty for a run that is not resumed.
+        extras: see `Replay.create`.
     """
 
-    def __init__(self, sim: VecSim, capacity: int, path: str | None, owner: str = "") -> None:
+    def __init__(
+        self,
+        sim: VecSim,
+        capacity: int,
+        path: str | None,
+        owner: str = "",
+        extras: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
         self.layout = ReplayLayout(
-            dict(sim.observation_spec), sim.action_spec, sim.num_envs, capacity, 0, {}, sim.control_dt_s
+            dict(sim.observation_spec), sim.action_spec, sim.num_envs, capacity, 0, dict(extras or {}), sim.control_dt_s
         )
         self.corrections: Replay | None = None
         """Steps of interventions; None while nobody watches."""
@@ -98,6 +121,7 @@ class ReplayBuffers:
             layout.action_spec,
             streams=layout.streams,
             capacity=layout.capacity,
+            extras=layout.extras,
             control_dt_s=layout.control_dt_s,
             owner=self._owner,
         )
@@ -178,6 +202,14 @@ class ReplayCollector:
 
     def collect(self, steps: int) -> dict[str, float]:
         """Take `steps` steps in every env and add them to the replay buffers; returns scalars to log."""
+        return worth_logging(self.take(steps))
+
+    def scalars(self) -> dict[str, float]:
+        """Return the scalars to log of the collector itself: none."""
+        return {}
+
+    def take(self, steps: int) -> Collected:
+        """Take `steps` steps in every env and add them to the replay buffers."""
         memory = self.memory
         out = self._collector.collect_into(
             memory.replay, self._decide, steps, corrector=self._watcher, corrections=memory.corrections
@@ -185,12 +217,12 @@ class ReplayCollector:
         if self._seen:
             self._made.take({key: torch.cat([obs[key] for obs in self._seen]) for key in self._seen[0]})
             self._seen = []
-        return worth_logging(out)
+        return out
 
     def _decide(self, obs: Arrays) -> Decision:
         if self._made.normalizer is not None:
             self._seen.append(obs)
-        return Decision(chunk(self._made.policy, obs, self._generator, self._random and not self.warm), {})
+        return self._acting.decide(self._made.policy, obs, self._generator, self._random and not self.warm)
 
     def close(self) -> None:
         """Close the sim and the intervention."""
@@ -212,23 +244,6 @@ class ReplayCollector:
         self._random = bool(state["random"])
         self.memory.load(state)
         self._collector.load(state["collector"])
-
-
-@torch.no_grad()
-def chunk(policy: Any, obs: Arrays, generator: torch.Generator, random: bool) -> Tensor:
-    """Sample chunks (n, H, A) in the sim's units, from the policy or uniformly from the action bounds.
-
-    Args:
-        policy: the policy.
-        obs: (n, ...) each.
-        generator: random generator.
-        random: True samples uniformly, False from the policy.
-    """
-    if not random:
-        return policy.act(obs, None, generator, "sample").chunk
-    like = next(iter(obs.values()))
-    unit = torch.rand((len(like), policy.horizon, policy.action_width), generator=generator) * 2 - 1
-    return policy.to_actions(unit.to(like.device))
 
 
 def open_replay(path: Path, expected: ReplayLayout) -> Replay:

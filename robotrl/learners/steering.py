@@ -7,7 +7,7 @@ where its episode ends, and the next value is discounted by gamma to that number
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -15,15 +15,17 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.q_targets import discounted_ones
-from robotrl.learners.learner import Setup
-from robotrl.learners.off_policy import ActionNormalizer, check_settings, rows_of
+from robotrl.learners.actor.remote import experience_of
+from robotrl.learners.learner import Learner, Setup, Watch
+from robotrl.learners.off_policy import ActionNormalizer, PolicyBuilder, check_settings, rows_of
+from robotrl.learners.parts import Part
+from robotrl.learners.replay_collector import Acting, ReplayBuffers, worth_logging
 from robotrl.policies.q import QEnsemble
 from robotrl.policies.steered import SteeredCfg, SteeredPolicy
 from robotrl.replay.buffer import Replay
 from robotrl.replay.samplers import Sampler
-from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.collector import Collected, Decision
 from robotrl.rollout.compatibility import check_fit
-from robotrl.run.checkpoint import generator_state, set_generator_state
 from robotrl.spec import Arrays, VecSim
 
 NOISE = "noise"
@@ -49,8 +51,23 @@ def saturated(noise: Tensor, bound: float) -> Tensor:
     return (noise.abs() > SATURATED * bound).to(noise.dtype).mean()
 
 
-class Steering:
-    """Steered policy in a sim, with its replay buffer, collector and random generator.
+@torch.no_grad()
+def decide(policy: SteeredPolicy, obs: Arrays, generator: torch.Generator, random: bool) -> Decision:
+    """Sample chunks (n, H, A) from the actor's noise, or, if random, from noise as the base policy samples it.
+
+    The replay keeps the noise itself and the resulting actions, so nothing is decoded twice.
+    """
+    ctx = policy.encode({key: obs[key] for key in policy.observation_spec})
+    shape = len(ctx), *policy.base_noise
+    if random:
+        noise = policy.actor.plain(torch.rand(shape, generator=generator).to(ctx))
+    else:
+        noise = policy.actor.draw(ctx, torch.randn(shape, generator=generator).to(ctx)).noise
+    return Decision(policy.to_actions(policy.steer(ctx, noise)), {NOISE: noise})
+
+
+class SteeringLearner(Learner):
+    """Base of both variants: a steered policy, its replay collector, and rounds of env steps and updates.
 
     Args:
         cfg: `DsrlCfg` or `DsrlNaCfg`.
@@ -61,92 +78,57 @@ class Steering:
         CapabilityError: the policy cannot be steered.
     """
 
-    remote = False
-    """See `Stepper`."""
-
     def __init__(self, cfg: Any, setup: Setup) -> None:
         check_settings(cfg)
-        self._cfg = cfg
+        self._shared = cfg
         torch.manual_seed(setup.seed)
-        self.sim = setup.make_sim()
-        self.policy = steered(setup, self.sim)
-        self.unit = ActionNormalizer(self.sim.action_spec)
+        self.sim = sim = setup.make_sim()
+        self.policy: SteeredPolicy = steered(setup, sim)
+        self.unit = ActionNormalizer(sim.action_spec)
         self.generator = torch.Generator().manual_seed(setup.seed)
-        self._shape = self.policy.base_noise
-        self.replay = Replay.create(
-            None,
-            self.sim.observation_spec,
-            self.sim.action_spec,
-            streams=self.sim.num_envs,
-            capacity=cfg.capacity,
-            extras={NOISE: self._shape},
-            control_dt_s=self.sim.control_dt_s,
-        )
-        self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
-        self._collector.reset(setup.seed, {"stagger": True})
-        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs))
+        memory = ReplayBuffers(sim, cfg.capacity, None, setup.run, {NOISE: self.policy.base_noise})
+        acting = Acting(setup.seed, cfg.gamma, random=True, warmup=cfg.warmup, decide=decide)
+        made = PolicyBuilder(setup._replace(init_policy=self.policy), sim, False)
+        self._stepper = self.experience = experience_of(cfg, setup, sim, made, self.generator, acting, memory)
+        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * sim.num_envs))
+
+    @property
+    def replay(self) -> Replay:
+        """The replay of collected steps."""
+        return self.experience.memory.replay
 
     @property
     def learned(self) -> int:
         """Number of rounds of updates of a whole run, including those skipped during the warmup."""
         return self.iterations * len(self.rounds())
 
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far, summed over envs."""
-        return self._collector.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return self._collector.sim_s
-
-    @property
-    def warm(self) -> bool:
-        """True once `warmup` env steps are taken, so that the actor acts and updates may begin."""
-        return self.env_steps >= self._cfg.warmup
-
-    def close(self) -> None:
-        """Close the sim."""
-        self._collector.close()
+    def watch(self, make: Watch) -> None:
+        """See `Learner.watch`: critics of actions learn from the corrections, critics of noise from all other steps."""
+        self.experience.watch(make)
 
     def rounds(self) -> list[int]:
         """Env steps per env of an iteration, split into chunks of the policy's horizon; updates follow each of them."""
-        whole, rest = divmod(self._cfg.num_steps, self.policy.horizon)
+        whole, rest = divmod(self._shared.num_steps, self.policy.horizon)
         return [self.policy.horizon] * whole + [rest] * (rest > 0)
 
-    def collect(self, steps: int) -> tuple[Tensor, Tensor]:
-        """Take this many steps in every env; returns success and return of the episodes that ended."""
-        out = self._collector.collect_into(self.replay, self.decide, steps)
-        return out.episodes, out.returns
-
-    def iterate(self, learn: Callable[[], dict[str, float]]) -> dict[str, float]:
+    def iterate(self) -> dict[str, float]:
         """Run one iteration: decisions of all envs, each followed by `learn` after the warmup; returns log scalars."""
-        episodes, returns, updates = list[Tensor](), list[Tensor](), list[dict[str, float]]()
+        self.iteration += 1
+        found, updates = list[Collected](), list[dict[str, float]]()
         for steps in self.rounds():
-            ended, gained = self.collect(steps)
-            episodes.append(ended)
-            returns.append(gained)
-            if self.warm:
-                updates.append(learn())
-        return summary(episodes, returns, updates)
+            found.append(self.experience.take(steps))
+            if self.experience.warm:
+                updates.append(self.learn())
+        return summary(found, updates) | self.experience.scalars()
 
-    @torch.no_grad()
-    def decide(self, obs: Arrays) -> Decision:
-        """Sample chunks from the actor's noise, or, during the warmup, from noise as the base policy samples it.
-
-        The replay keeps the noise itself and the resulting actions, so nothing is decoded twice.
-        """
-        ctx = self.policy.encode({key: obs[key] for key in self.policy.observation_spec})
-        if self.warm:
-            noise = self.policy.actor.draw(ctx, self.normal(len(ctx)).to(ctx)).noise
-        else:
-            noise = self.policy.actor.plain(self.uniform(len(ctx)).to(ctx))
-        return Decision(self.policy.to_actions(self.policy.steer(ctx, noise)), {NOISE: noise})
+    @abstractmethod
+    def learn(self) -> dict[str, float]:
+        """Run the updates that follow a decision of all envs; returns means of the losses' scalars."""
+        ...
 
     def rows(self, sampler: Sampler, updates: int) -> dict[str, Tensor]:
         """Sample rows for updates: those of `off_policy.rows_of` with the shifted reward, and "noise" (B, H, A)."""
-        cfg = self._cfg
+        cfg = self._shared
         drawn = sampler.sample(cfg.batch, self.policy.horizon, cfg.gamma, self.generator, updates)
         rows = rows_of(drawn, self.policy.observation_spec, self.unit)
         rows["reward"] = shifted(drawn.reward, drawn.steps, cfg.gamma, cfg.reward_shift)
@@ -154,35 +136,37 @@ class Steering:
 
     def normal(self, count: int) -> Tensor:
         """Sample standard normal numbers (count, H, A)."""
-        return torch.randn((count, *self._shape), generator=self.generator)
+        return torch.randn((count, *self.policy.base_noise), generator=self.generator)
 
     def uniform(self, count: int) -> Tensor:
         """Sample uniform numbers (count, H, A) in [0, 1)."""
-        return torch.rand((count, *self._shape), generator=self.generator)
+        return torch.rand((count, *self.policy.base_noise), generator=self.generator)
+
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`."""
+        return {"experience": self.experience, "generator": self.generator}
 
     def state(self) -> dict[str, Any]:
-        """State for an exact resume, except the networks.
+        """See `Learner.state`.
 
         Raises:
             ConfigError: the base policy's weights have changed, so that the state would be wrong.
         """
         self.policy.check_base()
-        return {
-            "collector": self._collector.state(),
-            "replay": self.replay.state(),
-            "generator": generator_state(self.generator),
-        }
+        return super().state()
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`, after the networks.
+    def load(self, state: dict[str, Any]) -> None:
+        """See `Learner.load`.
 
         Raises:
             ConfigError: the base policy is another one.
         """
+        if "steering" in state:  # version 0.1 had a collector of its own
+            old = state["steering"]
+            experience = {"collector": old["collector"], "random": True, "replay": old["replay"], "corrections": None}
+            state = {**state, "experience": experience, "generator": old["generator"]}
+        super().load(state)
         self.policy.check_base()
-        self.replay.load(state["replay"])
-        self._collector.load(state["collector"])
-        set_generator_state(self.generator, state["generator"])
 
 
 def steered(setup: Setup, sim: VecSim) -> SteeredPolicy:
@@ -207,17 +191,18 @@ def steered(setup: Setup, sim: VecSim) -> SteeredPolicy:
     return policy
 
 
-def summary(episodes: list[Tensor], returns: list[Tensor], updates: list[dict[str, float]]) -> dict[str, float]:
+def summary(found: list[Collected], updates: list[dict[str, float]]) -> dict[str, float]:
     """Return the scalars to log of an iteration.
 
     Args:
-        episodes: success of the episodes that ended, per round.
-        returns: their returns, without discount and shift.
+        found: what was collected in each round; returns are without discount and shift.
         updates: means over the updates of each round.
     """
-    success, gained = torch.cat(episodes).float(), torch.cat(returns)
-    out = {"rollout_episodes": float(len(success))}
-    if len(success):
-        out |= {"rollout_success": float(success.mean()), "rollout_return": float(gained.mean())}
+    everything = Collected(
+        sum(one.env_steps for one in found),
+        torch.cat([one.episodes for one in found]),
+        torch.cat([one.returns for one in found]),
+        sum(one.corrected for one in found),
+    )
     names = [name for name in (updates[0] if updates else {}) if name != "loss"]
-    return out | {name: sum(u[name] for u in updates) / len(updates) for name in names}
+    return worth_logging(everything) | {name: sum(u[name] for u in updates) / len(updates) for name in names}

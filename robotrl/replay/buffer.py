@@ -24,7 +24,7 @@ from robotrl.replay.recovery import damage, restore
 from robotrl.replay.ring import Ring
 from robotrl.replay.samplers import Mixed, Sampler, Uniform
 from robotrl.replay.storage import DECISION, META, RamStorage, Storage
-from robotrl.replay.types import SOURCES, Source, StepRecord, Transitions
+from robotrl.replay.types import HUMAN, SOURCES, Source, StepRecord, Transitions
 from robotrl.replay.views import ChunkReach, chunks, observations, reach
 from robotrl.spec import Arrays, Spec
 
@@ -354,11 +354,18 @@ class Replay:
         return reach(self.ring.meta, index, horizon, self.streams)
 
     def sampleable(self, index: np.ndarray, horizon: int, decisions: bool) -> ChunkReach:
-        """Start steps among (B,) whose chunk is complete, in order; with `decisions`, only where a chunk began."""
+        """Start steps among (B,) whose chunk is complete, in order.
+
+        With `decisions`, only where the policy began a chunk; extras describe it, so with extras a chunk that a person
+        took over is left out.
+        """
         if decisions and self.ring.fields:
             index = index[(self.ring.fields["flags"][index % self.ring.rows] & DECISION) != 0]
         found = self.reach(index, horizon)
-        return found if found.complete.all() else found.of(np.flatnonzero(found.complete))
+        wanted = found.complete
+        if decisions and self.ring.extras:
+            wanted = wanted & ~((found.meta["source"][:, :-1] == HUMAN) & found.valid).any(1)
+        return found if wanted.all() else found.of(np.flatnonzero(wanted))
 
     def draw(self, count: int, generator: torch.Generator) -> np.ndarray:
         """Draw (count,) steps uniformly from the window, including those whose chunk is not complete.

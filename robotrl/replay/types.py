@@ -11,6 +11,7 @@ from robotrl.spec import Arrays
 Source = Literal["demo", "rollout", "human", "model"]
 """Source of an action: a demonstration, the policy in training, a human correction, a learned model."""
 SOURCES: tuple[Source, ...] = get_args(Source)
+HUMAN = SOURCES.index("human")
 """Sources in the order of their stored indices."""
 
 

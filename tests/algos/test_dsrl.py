@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import tests.kits.off_policy_kit as off
 from robotrl.algos.dsrl import DsrlCfg
 from robotrl.algos.dsrl_na import DISTILL, LEARN, DsrlNaCfg, Pairs, relative
 from robotrl.engine.engine import Context
@@ -21,6 +22,7 @@ from robotrl.learners.steering import shifted
 from robotrl.policies.flow import FlowCfg, FlowPolicy
 from robotrl.policies.steered import SteeredCfg, weights_sha256
 from robotrl.replay.buffer import SOURCES
+from robotrl.replay.corrections import Correction
 from robotrl.rollout.evaluate import evaluate
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from tests.kits.learner_kit import ACTION, SPECS, TRANSFORMS, flow, gaussian, same, setup, snapshot, write_walks
@@ -98,8 +100,8 @@ def decisions(sim: Walk) -> int:
 def test_what_the_warm_up_executes_was_decoded_exactly_once(cfg):
     learner = made(cfg, watched())
     learner.iterate()
-    assert not learner._steering.env_steps < cfg.warmup
-    calls, sim, replay = learner.policy.base.calls, learner._steering.sim, learner._steering.replay
+    assert not learner.env_steps < cfg.warmup
+    calls, sim, replay = learner.policy.base.calls, learner.sim, learner.replay
     starts = replay.indices(1, decisions=True)
     # minibatches are larger; what is decoded for acting is one row for each decision, and nothing besides
     acting = [call for call in calls if len(call[0]) <= 16]
@@ -117,7 +119,7 @@ def test_what_the_warm_up_executes_was_decoded_exactly_once(cfg):
 def test_every_element_of_a_chunk_has_noise_of_its_own(cfg):
     learner = made(cfg, num_envs=64)
     learner.iterate()
-    replay = learner._steering.replay
+    replay = learner.replay
     noise = replay.view(replay.indices(1, decisions=True), 1, 0.9).extras["noise"].flatten(1)
     assert abs(torch.corrcoef(noise.T)[0, 1].item()) < 0.2
     assert (noise[:, 0] != noise[:, 1]).all()
@@ -131,8 +133,8 @@ def test_env_steps_are_counted_not_chunks(cfg):
     learner = made(replace(cfg, warmup=10_000))
     assert (learner.iterations, learner.env_steps) == (6, 0)
     learner.iterate()
-    assert learner.env_steps == 16 * 12 == len(learner._steering.replay)
-    assert len(learner._steering.sim.tape) == 12
+    assert learner.env_steps == 16 * 12 == len(learner.replay)
+    assert len(learner.sim.tape) == 12
     odd = made(replace(cfg, warmup=10_000, num_steps=7))
     odd.iterate()
     assert odd.env_steps == 16 * 7
@@ -141,7 +143,7 @@ def test_env_steps_are_counted_not_chunks(cfg):
 def test_an_episodes_end_stops_its_chunk_and_a_time_out_is_not_terminal():
     learner = made(replace(NA, warmup=10_000, num_steps=60))
     learner.iterate()
-    replay, tape = learner._steering.replay, learner._steering.sim.tape
+    replay, tape = learner.replay, learner.sim.tape
     starts = replay.indices(2, decisions=True)
     drawn = replay.view(starts, 2, 0.9)
     begun = set(starts.tolist())
@@ -168,12 +170,11 @@ def test_an_episodes_end_stops_its_chunk_and_a_time_out_is_not_terminal():
 def test_minibatches_hold_shifted_rewards_and_only_rollouts(cfg):
     learner = made(replace(cfg, warmup=10_000))
     learner.iterate()
-    steering = learner._steering
     sampler = learner._decisions if cfg is SAC else learner._chunks
-    state = steering.generator.get_state()
-    rows = steering.rows(sampler, 2)
-    steering.generator.set_state(state)
-    drawn = sampler.sample(32, 2, cfg.gamma, steering.generator, 2)
+    state = learner.generator.get_state()
+    rows = learner.rows(sampler, 2)
+    learner.generator.set_state(state)
+    drawn = sampler.sample(32, 2, cfg.gamma, learner.generator, 2)
     expected = drawn.reward - torch.where(drawn.steps == 2, 1 + cfg.gamma, 1.0)
     assert torch.allclose(rows["reward"], expected)
     assert set(drawn.steps.tolist()) == {1, 2}
@@ -196,12 +197,11 @@ def test_the_shift_worked_by_hand():
 
 def minibatch(learner: Any, phase: str = LEARN) -> tuple[dict[str, Tensor], Context]:
     """Rows of one update, and a context whose averages differ from the networks."""
-    steering = learner._steering
     if phase == DISTILL:
-        rows = learner._pairs.sample(32, steering.generator)
+        rows = learner._pairs.sample(32, learner.generator)
     else:
-        rows = steering.rows(learner._decisions if isinstance(learner.cfg, DsrlCfg) else learner._chunks, 1)
-    rows |= {name: steering.normal(32) for name in ("normal", "next_normal")}
+        rows = learner.rows(learner._decisions if isinstance(learner.cfg, DsrlCfg) else learner._chunks, 1)
+    rows |= {name: learner.normal(32) for name in ("normal", "next_normal")}
     average = {f"critic.{name}": p.detach() * 0.9 for name, p in learner._loss.critic.named_parameters()}
     return rows, Context({}, average, phase)
 
@@ -280,7 +280,7 @@ def test_the_noise_critic_follows_the_action_critics_through_the_base_policy():
     loss, policy = learner._loss, learner.policy
     with torch.no_grad():
         ctx = policy.encode({"walk": torch.tensor([[0.5, 2.0]]).expand(256, -1)})
-        noise = policy.actor.plain(learner._steering.uniform(256))
+        noise = policy.actor.plain(learner.uniform(256))
         wanted = loss.critic(ctx, loss.executed(ctx, noise)).amin(0)
         found = loss.noise_critic(ctx, noise / 1.5)[0]
     assert torch.corrcoef(torch.stack([wanted, found]))[0, 1] > 0.9
@@ -299,7 +299,7 @@ def test_pairs_are_what_the_noise_would_execute_in_remembered_states():
     assert rows["noise"].abs().max() <= 1.5
     states = rows["obs/walk"].view(-1, 8, 2)
     assert (states == states[:, :1]).all()
-    seen = torch.cat([record.obs for record in learner._steering.sim.tape])
+    seen = torch.cat([record.obs for record in learner.sim.tape])
     assert all((seen == obs).all(1).any() for obs in rows["obs/walk"])
 
 
@@ -357,10 +357,52 @@ def test_it_goes_on_identically_from_a_saved_state(cfg):
 def comparable(state: Any) -> Any:
     """A state in which steps without noise, NaN in the replay, equal each other."""
     out = snapshot(state)
-    extras = out["steering"]["replay"]["columns"]["extras/noise"]
+    extras = out["experience"]["replay"]["columns"]["extras/noise"]
     assert np.isnan(extras).any()
-    out["steering"]["replay"]["columns"]["extras/noise"] = np.nan_to_num(extras, nan=9.0)
+    out["experience"]["replay"]["columns"]["extras/noise"] = np.nan_to_num(extras, nan=9.0)
     return out
+
+
+def taken_over(sim: Any) -> Any:
+    """Takes over every fourth env when it stands to the right, and does 0.25."""
+    rows = torch.arange(sim.num_envs) % 4 == 0
+    return off.Watcher(
+        lambda obs, action, started: Correction(torch.full_like(action, 0.25), rows & (obs["walk"][:, 0] > 0))
+    )
+
+
+@BOTH
+def test_it_learns_from_interventions(cfg):
+    """What a person did has no noise: the critic of actions learns from it, that of noise from chunks carried out."""
+    learner = made(cfg)
+    learner.watch(taken_over)
+    log = [learner.iterate() for _ in range(3)]
+    assert 0 < log[-1]["corrected_share"] < 0.25 and np.isfinite(log[-1]["critic_loss"])
+    replay, human = learner.replay, SOURCES.index("human")
+    source = replay.view(replay.indices(1), 1, 0.9).source
+    assert (source == human).any()
+    rows = learner.rows(learner._decisions if cfg is SAC else learner._chunks, 40)
+    if cfg is SAC:
+        assert torch.isfinite(rows["noise"]).all()
+        found = replay.view(replay.indices(2, decisions=True), 2, 0.9)
+        after = replay.view(found.starts[found.steps == 2] + replay.streams, 1, 0.9).source
+        assert not ((found.source == human).any() or (after == human).any())
+        assert len(found.source) < len(replay.indices(2))
+    else:
+        assert (rows["chunk"][torch.isnan(rows["noise"]).flatten(1).all(1)] == 0.25).any()
+
+
+@BOTH
+def test_it_resumes_exactly_with_interventions(cfg):
+    learner = made(cfg)
+    learner.watch(taken_over)
+    for _ in range(2):
+        learner.iterate()
+    saved, tree = snapshot(learner.state()), snapshot(policy_tree(learner.policy))
+    fresh = made(cfg, policy_from_tree(tree, "here"))
+    fresh.watch(taken_over)
+    fresh.load(saved)
+    assert learner.iterate() == fresh.iterate()
 
 
 @pytest.mark.parametrize("cfg", [replace(NA, updates=4, distill_updates=4), replace(SAC, updates=4)], ids=["na", "sac"])
@@ -389,7 +431,7 @@ def test_half_of_the_action_critics_rows_are_demonstrations(tmp_path):
     data = write_walks(tmp_path / "walks")
     learner = made(replace(NA, demo_share=0.5), dataset=data)
     learner.iterate()
-    drawn = learner._chunks.sample(32, 2, 0.99, learner._steering.generator, 3)
+    drawn = learner._chunks.sample(32, 2, 0.99, learner.generator, 3)
     sources = drawn.source.view(3, 32)
     assert (sources[:, :16] == SOURCES.index("demo")).all()
     assert (sources[:, 16:] == SOURCES.index("rollout")).all()

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+import tests.algos.test_dsrl as dsrl
 import tests.kits.actor_kit as actor_kit
 import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
@@ -306,6 +307,32 @@ def test_every_learner_makes_as_many_updates_as_in_one_process(cfg: Any, demos: 
             finally:
                 learner.close()
     assert found[0] == found[1] and found[0][1] > 0
+
+
+@pytest.mark.parametrize("cfg", [dsrl.SAC, dsrl.NA], ids=["sac", "na"])
+def test_noise_that_steered_in_another_process_is_learned_from(cfg: Any):
+    """As many steps and updates as in one process, with corrections; chunks are those decoded from their noise."""
+    cfg = replace(cfg, num_steps=6, env_steps=off.ENVS * 6 * 4, warmup=off.ENVS * 6, capacity=400)
+    found = []
+    for process in (False, True):
+        steered = Setup(partial(Walk, off.ENVS), dsrl.ACTOR, kit.flow(), None, 0, replace(CFG, process=process))
+        learner = cfg.build(steered)
+        learner.watch(actor_kit.corrected)
+        try:
+            log = [learner.iterate() for _ in range(learner.iterations)]
+            replay = learner.replay
+            drawn = replay.view(replay.indices(2, decisions=True), 2, 0.9)
+            ctx = learner.policy.encode(drawn.obs)
+            chunk = learner.policy.to_actions(learner.policy.steer(ctx, drawn.extras["noise"]))
+            assert torch.allclose(chunk[drawn.valid], drawn.chunk[drawn.valid], atol=1e-5) and len(chunk) > 10
+            assert log[-1]["corrected_share"] == 0.5 and learner.acts_remotely == process
+            assert ("actor_restarts" in log[-1]) == process
+            found.append((learner.env_steps, learner._engine.state()["steps"].tolist()))
+            saved = kit.snapshot(learner.state())
+        finally:
+            learner.close()
+    assert found[0] == found[1] and min(found[0][1]) > 0
+    assert saved["experience"]["env_steps"] == found[1][0]
 
 
 def test_it_learns_the_walk(demos: Path):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from robotrl.errors import RobotrlError
 from robotrl.learners.learner import Watch
-from robotrl.learners.replay_collector import Acting, chunk
+from robotrl.learners.replay_collector import Acting
 from robotrl.replay.buffer import StepRecord
 from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Collector, Decision
@@ -164,7 +164,7 @@ def _act(connection: Connection, recipe: ActorRecipe) -> None:
 
     def decide(obs: Arrays) -> Decision:
         random = acting.random and recipe.env_steps + collector.env_steps < acting.warmup
-        return Decision(chunk(policy, obs, generator, random), {})
+        return acting.decide(policy, obs, generator, random)
 
     connection.send(Ready())
     due = deque[int]()
@@ -175,7 +175,9 @@ def _act(connection: Connection, recipe: ActorRecipe) -> None:
                 if order is None:
                     return
                 policy.load_state_dict(to_torch(dict(order.weights)))
-                policy.set_transforms(order.transforms)
+                # a policy may have no transforms of its own, which never change then
+                if order.transforms != policy.transforms:
+                    policy.set_transforms(order.transforms)
                 due.extend([order.steps] * order.batches)
             out = collector.collect_into(outbox, decide, due.popleft(), corrector=watcher)
             episodes, returns = to_numpy(out.episodes), to_numpy(out.returns)

@@ -48,15 +48,15 @@ from robotrl.learners.actor.process import (
 from robotrl.learners.learner import Setup, Watch
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, worth_logging
-from robotrl.replay.buffer import SOURCES, StepRecord
+from robotrl.replay.buffer import StepRecord
 from robotrl.replay.corrections import add_corrections
+from robotrl.replay.types import HUMAN
 from robotrl.rollout.collector import Collected
 from robotrl.run.locking import stop_wished
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import Arrays, VecSim
 from robotrl.utils.safe_path import safe_children
 
-HUMAN = SOURCES.index("human")
 POLL_S = 0.25
 """Seconds between two checks, while waiting, of whether the process is alive and whether the run was asked to stop."""
 STOP_S = 10.0
@@ -281,6 +281,18 @@ class RemoteReplayCollector:
         """Add the next `steps` steps of every env to the replay buffers; returns scalars to log.
 
         Raises:
+            RobotrlError: see `take`.
+        """
+        return worth_logging(self.take(steps)) | self.scalars()
+
+    def scalars(self) -> dict[str, float]:
+        """Return the scalars to log of the actor process."""
+        return {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
+
+    def take(self, steps: int) -> Collected:
+        """Add the next `steps` steps of every env to the replay buffers.
+
+        Raises:
             RobotrlError: the actor reported an error, or it had to be replaced more often than allowed.
         """
         began = time.perf_counter()
@@ -298,8 +310,7 @@ class RemoteReplayCollector:
             self._made.take({key: torch.cat([obs[key] for obs in seen]) for key in seen[0]})
         self.env_steps += batch.env_steps
         episodes, returns = torch.from_numpy(batch.episodes), torch.from_numpy(batch.returns)
-        scalars = worth_logging(Collected(batch.env_steps, episodes, returns, batch.corrected))
-        return scalars | {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
+        return Collected(batch.env_steps, episodes, returns, batch.corrected)
 
     def _next(self, steps: int) -> CollectedSteps:
         """Return the next batch; replace an actor that cannot give it."""
@@ -367,7 +378,13 @@ class RemoteReplayCollector:
 
 
 def experience_of(
-    cfg: Any, setup: Setup, sim: VecSim, made: PolicyBuilder, generator: torch.Generator, acting: Acting | None = None
+    cfg: Any,
+    setup: Setup,
+    sim: VecSim,
+    made: PolicyBuilder,
+    generator: torch.Generator,
+    acting: Acting | None = None,
+    memory: ReplayBuffers | None = None,
 ) -> ReplayCollector | RemoteReplayCollector:
     """Build the replay collector of a learner, in this process or with a separate actor process.
 
@@ -378,13 +395,15 @@ def experience_of(
         made: builder of the policy.
         generator: the learner's random generator.
         acting: settings of how the policy acts; None: from the config, a fresh policy warms up with random actions.
+        memory: replay buffers to fill; None: from the config.
 
     Raises:
         ConfigError: `actor.process` is set, and the sim factory cannot be pickled.
     """
     if acting is None:
         acting = Acting(setup.seed, cfg.gamma, setup.init_policy is None, cfg.warmup)
-    memory = ReplayBuffers(sim, cfg.capacity, cfg.replay, setup.run)
+    if memory is None:
+        memory = ReplayBuffers(sim, cfg.capacity, cfg.replay, setup.run)
     if not setup.actor.process:
         return ReplayCollector(sim, made, memory, acting, generator)
     sim.close()
