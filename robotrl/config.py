@@ -329,7 +329,7 @@ def _check_rewards(cfg: TrainCfg[Any, Any]) -> None:
             )
         check_number(f"reward.{one.name}.weight", one.weight, -1e6, 1e6)
         check_settings(one.cfg, f"reward.{one.name}.")
-    if names and not getattr(cfg.algo, "reads_rewards", True):
+    if names and not cfg.algo.reads_rewards:
         raise ConfigError(
             f"rewards are {', '.join(names)}, and {type(cfg.algo).__name__} as it is set learns from no reward of the"
             " sim: expected a method that does, or, of GRPO, algo.progress return"

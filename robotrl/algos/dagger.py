@@ -19,13 +19,13 @@ from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import CapabilityError, check_at_least, check_decay, check_number, check_positive
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, clone_loss_of
 from robotrl.learners.dataset import read_for
-from robotrl.learners.learner import Setup, SimLearner
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import ActionNormalizer, PolicyBuilder, at_once, demonstrations
+from robotrl.learners.parts import Part
 from robotrl.replay.buffer import Mixed, Replay, Sampler, StepRecord, Uniform
 from robotrl.replay.corrections import Correction
 from robotrl.rollout.collector import Collector, Decision
-from robotrl.run.checkpoint import generator_state, set_generator_state
-from robotrl.spec import Arrays, Expert, HasExpert
+from robotrl.spec import Arrays, Expert, HasExpert, LearnerCfg, MemoryNeeds
 
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
@@ -57,7 +57,7 @@ class DaggerLoss(LossModule):
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
         loss, info = label_loss(self.policy, self._clone, batch)
-        return LossOut(loss, info, (torch.full_like(loss, self._cfg.lr),), context.carry)
+        return LossOut(loss, info, (torch.full_like(loss, self._cfg.lr),))
 
 
 # labels
@@ -122,7 +122,7 @@ class Labels:
 # update
 
 
-class DaggerLearner(SimLearner):
+class DaggerLearner(Learner):
     """Collects labels and clones them; see `DaggerCfg`.
 
     Raises:
@@ -156,7 +156,6 @@ class DaggerLearner(SimLearner):
             self._loss,
             (ParameterGroup("policy.", cfg.max_grad_norm, cfg.ema or None, ramp=True),),
             minibatch=cfg.batch,
-            carry=torch.zeros(1),
             mode=cfg.engine,
             updates=setup.expected(cfg.iterations * cfg.updates),
             threads=setup.update_threads,
@@ -164,17 +163,16 @@ class DaggerLearner(SimLearner):
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self._collector = Collector(sim, self.model.horizon, 1.0)
-        self._iteration = 0
         self.iterations = cfg.iterations
 
     def iterate(self) -> dict[str, float]:
         """Run new episodes in all envs, label them, and clone all labels so far."""
-        share = mixture(self.cfg.beta, self._iteration)
-        self._iteration += 1
+        share = mixture(self.cfg.beta, self.iteration)
+        self.iteration += 1
         scalars = self._collect(share) | {"expert_share": share, "labels": float(len(self._labels))}
         most = UPDATES_PER_CALL * math.ceil(self.cfg.updates / UPDATES_PER_CALL)
         most = at_once(most, self.cfg.batch, self.model.observation_spec)
-        info = run_updates(self._engine, self._draw, self.cfg.updates, most, f"iteration {self._iteration}")
+        info = run_updates(self._engine, self._draw, self.cfg.updates, most, f"iteration {self.iteration}")
         if self.cfg.ema:
             self._engine.write_average("policy.", self.policy)
         return scalars | means(info)
@@ -188,7 +186,7 @@ class DaggerLearner(SimLearner):
         labels = Labels(self._labels, expert, share, self.model.horizon, self._generator)
         out = self._collector.collect_into(labels, self._decide, self.cfg.num_steps, corrector=labels)
         labels.close(self._collector.obs)
-        if self._iteration == 1 and self._demos is None:
+        if self.iteration == 1 and self._demos is None:
             # before the policy has learned or acted; later changes would shift its inputs
             self._made.measure(self._labels)
             self.policy.set_transforms(self.model.transforms)
@@ -220,37 +218,33 @@ class DaggerLearner(SimLearner):
             return Uniform(self._demos if share > 0.5 else self._labels)
         return Mixed([(Uniform(self._demos), share), (Uniform(self._labels), 1 - share)])
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`. The dataset is not saved; it is read again."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`. The dataset is not saved; it is read again."""
         return {
-            "networks": self._loss.state_dict(),
-            "policy": self.policy.state_dict(),
-            "engine": self._engine.state(),
-            "normalizer": self._made.state(),
-            "labels": self._labels.state(),
-            "env_steps": self._collector.env_steps,
-            "generator": generator_state(self._generator),
-            "iteration": self._iteration,
+            "networks": self._loss,
+            "policy": self.policy,
+            "engine": self._engine,
+            "normalizer": self._made,
+            "labels": self._labels,
+            "generator": self._generator,
         }
+
+    def state(self) -> dict[str, Any]:
+        """See `Learner.state`; every iteration begins new episodes, so of the sim only the step count is kept."""
+        return {**super().state(), "env_steps": self._collector.env_steps}
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""
-        self._loss.load_state_dict(state["networks"])
-        self.policy.load_state_dict(state["policy"])
-        self._engine.load(state["engine"])
-        self._made.load(state["normalizer"])
+        super().load(state)
         self.policy.set_transforms(self.model.transforms)
-        self._labels.load(state["labels"])
         self._collector.env_steps = int(state["env_steps"])
-        set_generator_state(self._generator, state["generator"])
-        self._iteration = int(state["iteration"])
 
 
 # config
 
 
 @dataclass(frozen=True)
-class DaggerCfg:
+class DaggerCfg(LearnerCfg):
     """Settings of DAgger."""
 
     iterations: int = 10
@@ -280,6 +274,11 @@ class DaggerCfg:
     engine: EngineMode = "eager"
     """Execution mode of updates; "compiled" pays for many thousand updates."""
     default_policy: ClassVar[str] = "flow"
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, num_steps=self.num_steps, averages=bool(self.ema))
 
     def build(self, setup: Setup) -> DaggerLearner:
         """Build the learner."""

@@ -25,6 +25,7 @@ from robotrl.learners.off_policy import ActionNormalizer, check_settings, critic
 from robotrl.policies.flow import FlowPolicy
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, average, smallest
+from robotrl.spec import LearnerCfg, MemoryNeeds
 
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
@@ -98,7 +99,7 @@ class FqlLoss(OffPolicyLoss):
         )
         lr = torch.full_like(batch["reward"][0], cfg.lr)
         info = {name: value for _, infos in losses for name, value in infos.items()}
-        return LossOut(losses[0][0] + losses[1][0] + losses[2][0], info, (lr, lr, lr), context.carry)
+        return LossOut(losses[0][0] + losses[1][0] + losses[2][0], info, (lr, lr, lr))
 
     def executed(self, chunk: Tensor) -> Tensor:
         """The chunk as the robot executes it: clipped to the action bounds, in the policy's units."""
@@ -123,7 +124,7 @@ class FqlLoss(OffPolicyLoss):
 
 
 @dataclass(frozen=True)
-class FqlCfg:
+class FqlCfg(LearnerCfg):
     """Settings of FQL."""
 
     updates: int = 20_000
@@ -175,6 +176,11 @@ class FqlCfg:
     engine: EngineMode = "auto"
     """Execution mode of updates: "compiled", "eager", or "auto", which compiles if that saves time in this run."""
     default_policy: ClassVar[str] = "flow"
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, num_steps=self.num_steps)
 
     def build(self, setup: Setup) -> DatasetLearner:
         """Build the learner; its policy is a flow policy of one step."""

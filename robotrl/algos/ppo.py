@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -17,12 +16,12 @@ from robotrl.errors import CapabilityError, check_positive, out_of_range, unknow
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.schedule import line
 from robotrl.learners.learner import Learner, Setup
-from robotrl.learners.normalizers import ObsNormalizer, RewardNormalizer
+from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
+    Rollouts,
     check_settings,
-    epoch_order,
     finite,
     make_batch,
     observations,
@@ -32,7 +31,7 @@ from robotrl.learners.on_policy import (
 from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import Critic
-from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.collector import Decision
 from robotrl.spec import Density, HasDensity, LearnerCfg, MemoryNeeds, privileged
 
 SCHEDULES = ("constant", "linear", "adaptive")
@@ -227,34 +226,26 @@ class PpoLearner(Learner):
             cfg.critic_hidden,
             cfg.critic_activation,
         ).to(setup.device)
-        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs * self.world.size))
-        decisions = cfg.num_steps * self.sim.num_envs * self.world.size / self.policy.horizon
+        self._rollouts = Rollouts(cfg, setup, self.sim, self.policy.horizon, cfg.normalize_reward)
+        self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
+        self._stepper = self._collector = self._rollouts.collector
         self._engine = Engine(
             PpoLoss(self.policy, self.critic, cfg),
             (ParameterGroup("policy.", cfg.max_grad_norm), ParameterGroup("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry={"actor_active": 1.0, "lr": cfg.lr},
             mode=cfg.engine,
-            updates=setup.expected(self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch)),
+            updates=self._rollouts.updates,
             threads=setup.update_threads,
             eps=cfg.adam_eps,
             microbatch=cfg.microbatch,
             world=self.world,
         )
-        normaliser = RewardNormalizer(self.sim.num_envs, cfg.gamma, self.world)
-        self._reward_normalizer = normaliser if cfg.normalize_reward else None
-        self._generator = torch.Generator().manual_seed(setup.seed)
-        self._stepper = self._collector = Collector(self.sim, self.policy.horizon, cfg.gamma)
-        self._collector.reset(setup.seed, {"stagger": True})
 
     def iterate(self) -> dict[str, float]:
         """Run one rollout and its epochs of updates."""
         cfg = self.cfg
-        rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.num_steps))
-        reward = rollout.reward
-        if self._reward_normalizer is not None:
-            rollout = self._reward_normalizer.normalise(rollout)
-            self.policy.reward_scale = self._reward_normalizer.scale
+        rollout, reward = self._rollouts.collect(self._decide, self.policy)
         batch = make_batch(rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world)
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
@@ -289,12 +280,9 @@ class PpoLearner(Learner):
         carry["actor_active"].fill_(float(self.iteration > cfg.critic_warmup))
         if cfg.lr_schedule == "linear":
             carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, 0.0))
-        rows, size = {**batch.rows(), "value": batch.value}, len(batch.advantage)
-        most = self.world.most(size)
-        order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
-        # a decision takes at least one step, so a rollout holds no more decisions than steps
-        capacity = cfg.num_steps * self.sim.num_envs
-        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self.iteration}"))
+        rows, rollouts = {**batch.rows(), "value": batch.value}, self._rollouts
+        order = rollouts.order(len(batch.advantage), self._engine.minibatch, keep_all=True)
+        return update_scalars(self._engine.run(rows, order, rollouts.capacity, f"iteration {self.iteration}"))
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
@@ -304,10 +292,7 @@ class PpoLearner(Learner):
             "engine": self._engine,
             "obs_normalizer": self._made,
             "privileged_normalizer": self._privileged,
-            "reward_normalizer": self._reward_normalizer,
-            "generator": self._generator,
-            "collector": self._collector,
-        }
+        } | self._rollouts.parts()
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""

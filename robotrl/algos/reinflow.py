@@ -93,7 +93,6 @@ class ReinFlowCfg(ChainCfg):
     entropy_coef: float = 0.0
     """Weight of the entropy bonus: the chain's mean entropy rate."""
 
-
     def build(self, setup: Setup) -> ChainLearner:
         """Build the learner."""
         return noisy_learner(self, setup, "ReinFlow", joint_log_prob)

@@ -26,6 +26,7 @@ from robotrl.policies.gaussian import GaussianPolicy
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.squashed import SquashedPolicy
+from robotrl.spec import LearnerCfg, MemoryNeeds
 
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
@@ -89,9 +90,10 @@ class Td3BcLoss(OffPolicyLoss):
             actor_loss(mean, climbed[0], batch, cfg.alpha),
         )
         lr = torch.full_like(batch["reward"][0], cfg.lr)
-        due = (context.carry[0] % cfg.policy_delay == cfg.policy_delay - 1).to(lr.dtype)
+        done = context.carry["updates"]
+        due = (done % cfg.policy_delay == cfg.policy_delay - 1).to(lr.dtype)
         info = {name: value for _, infos in losses for name, value in infos.items()}
-        return LossOut(losses[0][0] + losses[1][0], info, (lr * due, lr), context.carry + 1)
+        return LossOut(losses[0][0] + losses[1][0], info, (lr * due, lr), {"updates": done + 1})
 
     @torch.no_grad()
     def _next_values(self, batch: dict[str, Tensor], context: Context) -> Tensor:
@@ -133,7 +135,7 @@ class _TargetMean(torch.nn.Module):
 
 
 @dataclass(frozen=True)
-class Td3BcCfg:
+class Td3BcCfg(LearnerCfg):
     """Settings of TD3+BC."""
 
     default_policy: ClassVar[str] = "squashed"
@@ -173,6 +175,11 @@ class Td3BcCfg:
     """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
     engine: EngineMode = "auto"
     """Execution mode of updates: "compiled", "eager", or "auto", which compiles if that saves time in this run."""
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch)
 
     def build(self, setup: Setup) -> DatasetLearner:
         """Build the learner."""

@@ -7,7 +7,6 @@ at first. A learned process reward may be added to the sim's.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -26,8 +25,8 @@ from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
+    Rollouts,
     check_settings,
-    epoch_order,
     finite,
     make_batch,
     observations,
@@ -40,7 +39,7 @@ from robotrl.policies.networks.value import Critic
 from robotrl.rewards.process_model import ProcessReward
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree
 from robotrl.rewards.process_term import ProcessTerm
-from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.collector import Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import HasObservationEncoder, LearnerCfg, MemoryNeeds, measured, privileged, reads
 from robotrl.utils.batched import in_parts
@@ -233,16 +232,15 @@ class VlaRlLearner(Learner):
             microbatch=cfg.microbatch,
             updates_per_call=1,
         )
-        self._generator = torch.Generator().manual_seed(setup.seed)
-        self._stepper = self._collector = Collector(self.sim, policy.horizon, cfg.gamma)
-        self._collector.reset(setup.seed, {"stagger": True})
-        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs * self.world.size))
+        self._rollouts = Rollouts(cfg, setup, self.sim, policy.horizon, normalize_reward=False)
+        self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
+        self._stepper = self._collector = self._rollouts.collector
 
     def iterate(self) -> dict[str, float]:
         """Run one rollout and its epochs of updates."""
         cfg = self.cfg
-        rollout = self._collector.collect(self._decide, cfg.num_steps)
-        sim_reward, scalars = rollout.reward, dict[str, float]()
+        rollout, sim_reward = self._rollouts.collect(self._decide, self.policy)
+        scalars = dict[str, float]()
         if self._process is not None:
             added = self._process.term(rollout)
             rollout = rollout._replace(reward=sim_reward + added.reward)
@@ -255,7 +253,6 @@ class VlaRlLearner(Learner):
         # even the first rollout's values use its own mean and standard deviation
         self._normaliser.update({key: rollout.obs[key][rollout.valid] for key in self._numbers})
         self.critic.set_transforms(self._normaliser.transforms())
-        rollout = self.world.with_episodes(rollout)
         batch = make_batch(
             rollout, self._value, cfg.gamma, cfg.gae_lambda, world=self.world, normalised=cfg.normalize_advantage
         )
@@ -288,14 +285,12 @@ class VlaRlLearner(Learner):
         return {**shown, READ: read}
 
     def _update(self, batch: OnPolicyBatch) -> dict[str, float]:
-        cfg, size = self.cfg, len(batch.advantage)
         self._engine.carry["actor_active"].fill_(1.0)
         rows = {**batch.rows(), "value": batch.value}
-        most = self.world.most(size)
-        order = epoch_order(size, self._engine.minibatch, cfg.epochs, self._generator, keep_all=True, most=most)
-        capacity = cfg.num_steps * self.sim.num_envs
-        phase = CRITIC if self.iteration <= cfg.critic_warmup else BOTH
-        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self.iteration}", phase))
+        order = self._rollouts.order(len(batch.advantage), self._engine.minibatch, keep_all=True)
+        phase = CRITIC if self.iteration <= self.cfg.critic_warmup else BOTH
+        what = f"iteration {self.iteration}"
+        return update_scalars(self._engine.run(rows, order, self._rollouts.capacity, what, phase))
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`; the critic's frozen encoder is that of the start of the run."""
@@ -305,9 +300,7 @@ class VlaRlLearner(Learner):
             "normaliser": self._normaliser,
             "reader": self._reader,
             "engine": self._engine,
-            "generator": self._generator,
-            "collector": self._collector,
-        }
+        } | self._rollouts.parts()
 
     def state(self) -> dict[str, Any]:
         """See `Learner.state`; a process reward is part of it."""

@@ -23,7 +23,7 @@ from robotrl.engine.minibatches import means, run_updates
 from robotrl.errors import ConfigError
 from robotrl.fn.bc_loss import DrawShape
 from robotrl.learners.actor.remote import RemoteReplayCollector, experience_of
-from robotrl.learners.learner import Setup
+from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
@@ -32,11 +32,11 @@ from robotrl.learners.off_policy import (
     demonstrations,
     rows_of,
 )
+from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting, ReplayCollector
 from robotrl.policies.reach import reach_of
 from robotrl.replay.buffer import Mixed, Replay, Sampler, Uniform
 from robotrl.rollout.compatibility import check_fit
-from robotrl.run.checkpoint import generator_state, set_generator_state
 from robotrl.spec import Spec, VecSim, privileged, visible
 from robotrl.spec.json_fields import name_values
 from robotrl.transforms import Transform
@@ -101,7 +101,7 @@ class OffPolicyLoss(LossModule):
         ...
 
 
-class DatasetLearner:
+class DatasetLearner(Learner):
     """Runs an off-policy loss on a dataset, then optionally on the policy's own steps, too.
 
     A row of a minibatch is a chunk: "obs/KEY" and "next_obs/KEY", "chunk" (H, A) in the policy's units, "valid" (H,),
@@ -119,6 +119,8 @@ class DatasetLearner:
             another rate.
     """
 
+    counts = ("iteration", "updates")
+
     def __init__(self, cfg: Any, setup: Setup, make_loss: Callable[[Any], OffPolicyLoss]) -> None:
         self.cfg = cfg
         torch.manual_seed(setup.seed)
@@ -132,7 +134,7 @@ class DatasetLearner:
             self._loss,
             self._loss.groups(),
             minibatch=cfg.batch,
-            carry=torch.zeros(1),
+            carry={"updates": 0.0},
             mode=cfg.engine,
             updates=setup.expected(cfg.updates + (cfg.env_steps * cfg.utd_ratio if cfg.env_steps else 0)),
             threads=setup.update_threads,
@@ -140,7 +142,7 @@ class DatasetLearner:
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._offline = math.ceil(cfg.updates / cfg.updates_per_iteration)
-        self._iteration = self._steps = self.updates = 0
+        self._steps, self._debt = 0, UpdateToDataRatio(cfg.utd_ratio if cfg.env_steps else 0.0)
         self.iterations = self._offline
         self._most = cfg.updates_per_iteration
         self.experience: ReplayCollector | RemoteReplayCollector | None = None
@@ -148,39 +150,19 @@ class DatasetLearner:
         if not cfg.env_steps:
             sim.close()
             return
-        self._steps, self._debt = cfg.num_steps * sim.num_envs, UpdateToDataRatio(cfg.utd_ratio)
+        self._steps = cfg.num_steps * sim.num_envs
         self.iterations += math.ceil(cfg.env_steps / self._steps)
         self._most = max(self._most, math.ceil(self._steps * cfg.utd_ratio) + 1)
         online = PolicyBuilder(setup._replace(init_policy=self.policy), sim, False)
         acting = Acting(setup.seed, cfg.gamma, random=False, warmup=cfg.warmup)
-        self.experience = experience_of(cfg, setup, sim, online, self._generator, acting)
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps taken so far."""
-        return 0 if self.experience is None else self.experience.env_steps
-
-    @property
-    def sim_s(self) -> float:
-        """Seconds spent inside the sim so far."""
-        return 0.0 if self.experience is None else self.experience.sim_s
-
-    @property
-    def compile_s(self) -> float:
-        """Seconds spent on compiling so far."""
-        return self._engine.compile_s
-
-    def close(self) -> None:
-        """See `Learner.close`."""
-        if self.experience is not None:
-            self.experience.close()
+        self._stepper = self.experience = experience_of(cfg, setup, sim, online, self._generator, acting)
 
     def iterate(self) -> dict[str, float]:
         """Run offline updates on the dataset or, after these, env steps and the updates due for them."""
         cfg = self.cfg
-        self._iteration += 1
+        self.iteration += 1
         scalars: dict[str, float] = {}
-        if self._iteration <= self._offline:
+        if self.iteration <= self._offline:
             count = min(cfg.updates_per_iteration, cfg.updates - self.updates)
         else:
             assert self.experience is not None
@@ -196,7 +178,7 @@ class DatasetLearner:
         """Run this many updates; returns means of the loss's scalars."""
         most = UPDATES_PER_CALL * math.ceil(self._most / UPDATES_PER_CALL)
         most = at_once(most, self.cfg.batch, self.policy.observation_spec)
-        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self._iteration}")
+        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self.iteration}")
         self.updates += updates
         return means(info)
 
@@ -219,27 +201,15 @@ class DatasetLearner:
         share = self.cfg.online_share
         return Mixed([(Uniform(self._data), 1 - share), (Uniform(replay), share)])
 
-    def state(self) -> dict[str, Any]:
-        """See `Learner.state`. The dataset is not saved; it is read again."""
+    def parts(self) -> dict[str, Part]:
+        """See `Learner.parts`. The dataset is not saved; it is read again."""
         return {
-            "networks": self._loss.state_dict(),
-            "engine": self._engine.state(),
-            "experience": None if self.experience is None else self.experience.state(),
-            "owed": 0.0 if self.experience is None else self._debt.owed,
-            "generator": generator_state(self._generator),
-            "iteration": self._iteration,
-            "updates": self.updates,
+            "networks": self._loss,
+            "engine": self._engine,
+            "experience": self.experience,
+            "owed": self._debt,
+            "generator": self._generator,
         }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """See `Learner.load`."""
-        self._loss.load_state_dict(state["networks"])
-        self._engine.load(state["engine"])
-        if self.experience is not None:
-            self.experience.load(state["experience"])
-            self._debt.owed = float(state["owed"])
-        set_generator_state(self._generator, state["generator"])
-        self._iteration, self.updates = int(state["iteration"]), int(state["updates"])
 
 
 def _policy_and_data(cfg: Any, setup: Setup, sim: VecSim) -> tuple[Any, Replay | None]:

@@ -8,7 +8,6 @@ method without the chain's density (likelihood-free ratios) is a `ChainLoss`, to
 from __future__ import annotations
 
 import copy
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,11 +23,11 @@ from robotrl.errors import CapabilityError, ConfigError, check_decay, check_numb
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.fn.schedule import line
 from robotrl.learners.learner import Learner, Setup
-from robotrl.learners.normalizers import ObsNormalizer, RewardNormalizer
+from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
+    Rollouts,
     check_settings,
-    epoch_order,
     finite,
     joined,
     make_batch,
@@ -38,7 +37,7 @@ from robotrl.learners.on_policy import (
 )
 from robotrl.learners.parts import Part
 from robotrl.policies.networks.value import Critic
-from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.collector import Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import HasChain, LearnerCfg, MemoryNeeds, privileged
 
@@ -294,8 +293,9 @@ class ChainLearner(Learner):
         self.kept = setup.kept(model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._average: Any = copy.deepcopy(model) if cfg.ema else None
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
-        self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * self.sim.num_envs * self.world.size))
-        decisions = cfg.num_steps * self.sim.num_envs * self.world.size / model.horizon
+        self._rollouts = Rollouts(cfg, setup, self.sim, model.horizon, cfg.normalize_reward)
+        self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
+        self._stepper = self._collector = self._rollouts.collector
         self._engine = setup.engine(
             self.loss,
             (
@@ -305,15 +305,10 @@ class ChainLearner(Learner):
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
             carry={"actor_active": 1.0, "lr": cfg.lr},
             mode=cfg.engine,
-            updates=setup.expected(self.iterations * cfg.epochs * math.ceil(decisions / cfg.minibatch)),
+            updates=self._rollouts.updates,
             eps=ADAM_EPS,
             microbatch=cfg.microbatch,
         )
-        normaliser = RewardNormalizer(self.sim.num_envs, cfg.gamma, self.world)
-        self._reward_normalizer = normaliser if cfg.normalize_reward else None
-        self._generator = torch.Generator().manual_seed(setup.seed)
-        self._stepper = self._collector = Collector(self.sim, model.horizon, cfg.gamma)
-        self._collector.reset(setup.seed, {"stagger": True})
 
     def iterate(self) -> dict[str, float]:
         """Run one rollout and its epochs of updates."""
@@ -328,11 +323,7 @@ class ChainLearner(Learner):
         """Collect a rollout with the current policy; returns its decisions with advantages, and scalars to log."""
         cfg = self.cfg
         self.loss.schedule(self.iteration / self.iterations)
-        rollout = self.world.with_episodes(self._collector.collect(self._decide, cfg.num_steps))
-        reward = rollout.reward
-        if self._reward_normalizer is not None:
-            rollout = self._reward_normalizer.normalise(rollout)
-            self.policy.reward_scale = self._reward_normalizer.scale
+        rollout, reward = self._rollouts.collect(self._decide, self.policy)
         batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.gae_lambda, world=self.world, keep=self._keep)
         self.iteration += 1
         scalars = rollout_scalars(rollout, batch, reward)
@@ -350,18 +341,14 @@ class ChainLearner(Learner):
         carry["actor_active"].fill_(1.0)
         carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, cfg.lr_end))
         rows = {**batch.rows(), **self.loss.draw(batch, self._generator)}
-        size, minibatch = len(batch.advantage), self._engine.minibatch
-        most = self.world.most(size)
-        order = epoch_order(size, minibatch, cfg.epochs, self._generator, keep_all=False, most=most)
-        # a decision takes at least one step, so a rollout holds no more decisions than steps
-        capacity = cfg.num_steps * self.sim.num_envs
+        order = self._rollouts.order(len(batch.advantage), self._engine.minibatch, keep_all=False)
         warm_up = self.iteration <= cfg.critic_warmup
         epochs, evaluations = list[Updates](), 0
         for part in order.chunk(cfg.epochs):
             # once the KL limit has stopped the actor, the remaining epochs train the critic only, at lower cost
             phase = CRITIC if warm_up or carry["actor_active"] == 0 else BOTH
             evaluations += len(part) * self.loss.learned_steps * (phase == BOTH)
-            epochs.append(self._engine.run(rows, part, capacity, f"iteration {self.iteration}", phase))
+            epochs.append(self._engine.run(rows, part, self._rollouts.capacity, f"iteration {self.iteration}", phase))
         if self._average is not None:
             self._engine.write_average("actor.policy.", self._average)
         return {**update_scalars(joined(epochs)), "update_evaluations": float(evaluations)}
@@ -378,10 +365,7 @@ class ChainLearner(Learner):
             "networks": self.loss,
             "engine": self._engine,
             "privileged_normalizer": self._privileged,
-            "reward_normalizer": self._reward_normalizer,
-            "generator": self._generator,
-            "collector": self._collector,
-        }
+        } | self._rollouts.parts()
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""

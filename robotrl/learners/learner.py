@@ -210,6 +210,8 @@ class Learner(ABC):
         for name in self.counts:
             setattr(self, name, int(state[name]))
         for name, part in self.parts().items():
+            if part is None:
+                continue
             if self.world.rank == 0:
                 restore(part, state[name])
             else:

@@ -16,7 +16,12 @@ from robotrl.engine.minibatches import part
 from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
 from robotrl.fn.advantage import gae, normalise
 from robotrl.fn.loss import explained_variance
+from robotrl.learners.learner import Setup
+from robotrl.learners.normalizers import RewardNormalizer
+from robotrl.learners.parts import Part
+from robotrl.rollout.collector import Collector, Decider
 from robotrl.rollout.storage import Rollout
+from robotrl.spec import VecSim
 from robotrl.utils.batched import in_parts
 
 Keep = Callable[[dict[str, Tensor]], dict[str, Tensor]]
@@ -55,6 +60,58 @@ def check_settings(cfg: Any, horizon: int) -> None:
         raise out_of_range("algo.target_kl", cfg.target_kl, "above 0, or none")
     if cfg.engine not in ENGINE_MODES:
         raise unknown("algo.engine", str(cfg.engine), ENGINE_MODES)
+
+
+class Rollouts:
+    """Sim, random streams and reward normalization of an on-policy learner; lays out rollouts and their updates.
+
+    Args:
+        cfg: the algorithm's settings, see `check_settings`.
+        setup: the learner's setup.
+        sim: the training sim; it is reset here.
+        horizon: H of the policy's chunks.
+        normalize_reward: whether to divide rewards by the running standard deviation of the return.
+    """
+
+    def __init__(self, cfg: Any, setup: Setup, sim: VecSim, horizon: int, normalize_reward: bool) -> None:
+        self._cfg, self._world = cfg, setup.world
+        self.capacity = cfg.num_steps * sim.num_envs
+        """Largest number of decisions in a rollout: each takes at least one step."""
+        steps = self.capacity * setup.world.size
+        self.iterations = math.ceil(cfg.env_steps / steps)
+        """Number of iterations of the whole run."""
+        self.updates = setup.expected(self.iterations * cfg.epochs * math.ceil(steps / horizon / cfg.minibatch))
+        """Expected number of updates of the whole run."""
+        normalizer = RewardNormalizer(sim.num_envs, cfg.gamma, setup.world)
+        self.reward_normalizer = normalizer if normalize_reward else None
+        self.generator = torch.Generator().manual_seed(setup.seed)
+        self.collector = Collector(sim, horizon, cfg.gamma)
+        self.collector.reset(setup.seed, {"stagger": True})
+
+    def collect(self, decide: Decider, policy: Any) -> tuple[Rollout, Tensor]:
+        """Collect a rollout; returns it with normalized rewards, and the sim's rewards (M, N).
+
+        The scale of the rewards becomes `policy.reward_scale`.
+        """
+        rollout = self._world.with_episodes(self.collector.collect(decide, self._cfg.num_steps))
+        reward = rollout.reward
+        if self.reward_normalizer is not None:
+            rollout = self.reward_normalizer.normalise(rollout)
+            policy.reward_scale = self.reward_normalizer.scale
+        return rollout, reward
+
+    def order(self, size: int, minibatch: int, keep_all: bool) -> Tensor:
+        """Return the row indices of an iteration's minibatches; see `epoch_order`."""
+        most = self._world.most(size)
+        return epoch_order(size, minibatch, self._cfg.epochs, self.generator, keep_all=keep_all, most=most)
+
+    def parts(self) -> dict[str, Part]:
+        """Return the parts of a learner's state."""
+        return {
+            "reward_normalizer": self.reward_normalizer,
+            "generator": self.generator,
+            "collector": self.collector,
+        }
 
 
 class OnPolicyBatch(NamedTuple):

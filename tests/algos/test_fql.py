@@ -140,7 +140,7 @@ def test_each_network_learns_from_its_own_loss_alone():
     loss = FqlLoss(kit.flow(), CFG)
     rows = rows_of_walk(8)
     average = {f"critic.{name}": p.detach() for name, p in loss.critic.named_parameters()}
-    whole = loss(rows, Context(torch.zeros(1), average, ""))
+    whole = loss(rows, Context({}, average, ""))
     parameters = dict(loss.named_parameters())
     found = dict(zip(parameters, torch.autograd.grad(whole.loss, list(parameters.values())), strict=True))
     flow = list(loss.flow.parameters())
