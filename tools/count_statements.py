@@ -42,9 +42,9 @@ def sources(commit: str | None, root: Path = ROOT) -> dict[str, str]:
 
 
 def added(since: str, commit: str | None, root: Path = ROOT) -> set[str]:
-    """Files that did not exist at `since`; one that git recognizes as renamed did."""
+    """Files that did not exist at `since`; one that was renamed did, also if two thirds of it were rewritten since."""
     ends = [since] if commit is None else [since, commit]
-    options = ("--name-only", "--no-relative", "--find-renames", "-l0", "--diff-filter=A")
+    options = ("--name-only", "--no-relative", "--find-renames=30%", "-l0", "--diff-filter=A")
     names = set(_git(root, "diff", *options, *ends, "--", *SHIPPED).splitlines())
     if commit is None:
         names |= set(_git(root, "ls-files", "--others", "--exclude-standard", "--", *SHIPPED).splitlines())

@@ -51,7 +51,7 @@ class Updater(Protocol):
     """Interface that learners use of an engine; see `Engine`."""
 
     minibatch: int
-    carry: Mapping[str, Tensor]
+    carry: dict[str, Tensor]
     """Carry of the next minibatch: scalars by name, into which a learner may write between calls of `run`."""
     compile_s: float
     sharded: bool

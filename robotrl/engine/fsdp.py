@@ -189,7 +189,7 @@ class ShardedEngine:
         for part in parts:
             batch = {name: x[part.to(x.device)].to(self.device) for name, x in data.items()}
             with torch.enable_grad():
-                out: LossOut = self._loss(batch, Context(dict(self.carry), {}, phase, self.device))
+                out: LossOut = self._loss(batch, Context(self.carry, {}, phase, self.device))
                 (out.loss / len(parts)).backward()
             info = {"loss": out.loss.detach()} | {name: value.detach() for name, value in out.info.items()}
             nothing = self._now.flat[:0]
