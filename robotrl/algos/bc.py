@@ -39,7 +39,6 @@ class BcCfg(LearnerCfg):
     """Settings of behavior cloning."""
 
     default_policy: ClassVar[str] = "flow"
-    reads_rewards: ClassVar[bool] = False
     """It learns from a dataset."""
     updates: int = 1000
     """Total number of gradient steps."""
@@ -88,6 +87,11 @@ class BcCfg(LearnerCfg):
     engine: EngineMode = "eager"
     """Execution mode of updates: "compiled" is faster per update and compiles for 10 to 60 s first: for many thousand
     updates; see docs/engine.md."""
+
+    @property
+    def reads_rewards(self) -> bool:
+        """See `LearnerCfg.reads_rewards`."""
+        return False
 
     @property
     def memory(self) -> MemoryNeeds:

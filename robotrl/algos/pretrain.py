@@ -56,7 +56,6 @@ class PretrainCfg(LearnerCfg):
     """Settings of auxiliary pretraining."""
 
     default_policy: ClassVar[str] = "token-vla"
-    reads_rewards: ClassVar[bool] = False
     """It learns from a dataset."""
     updates: int = 1000
     """Total number of gradient steps."""
@@ -92,6 +91,11 @@ class PretrainCfg(LearnerCfg):
     """Networks compute in bfloat16; see docs/engine.md."""
     engine: EngineMode = "eager"
     """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
+
+    @property
+    def reads_rewards(self) -> bool:
+        """See `LearnerCfg.reads_rewards`."""
+        return False
 
     @property
     def memory(self) -> MemoryNeeds:
