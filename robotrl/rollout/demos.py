@@ -1,4 +1,4 @@
-"""Records demonstrations of a sim's scripted expert as a dataset.
+"""Records demonstrations of a sim's scripted expert, or of one's own, as a dataset.
 
 It stands here and not in `robotrl.datasets` because it steps a sim.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +17,9 @@ from robotrl.datasets.writer import DatasetWriter, PictureStorage
 from robotrl.errors import CapabilityError, ConfigError, DataError, check_at_least, out_of_range
 from robotrl.fn.stats import Interval, wilson
 from robotrl.registry import make_sim
-from robotrl.rollout.evaluate import Episode, ExpertActor, run_episodes
-from robotrl.spec import INSTRUCTION, HasExpert, HasInstructions, HasStateIds, VecSim
+from robotrl.rollout.evaluate import Actor, Episode, ExpertActor, run_episodes
+from robotrl.rollout.own_expert import OwnExpert
+from robotrl.spec import INSTRUCTION, HasExpert, HasInstructions, HasStateIds, VecSim, why_lacking
 from robotrl.utils.progress import track
 
 TRIES = 20
@@ -36,7 +37,7 @@ class DemoReport(NamedTuple):
     success: Interval
     """The expert's success rate over these starts."""
     modes: dict[str, int]
-    """Number of recorded episodes of each expert mode."""
+    """Number of recorded episodes of each mode of a sim's expert; empty for one's own."""
 
 
 def collect_demos(
@@ -47,6 +48,7 @@ def collect_demos(
     noise: float = 0.0,
     clumsiness: float = 0.0,
     mode: str | None = None,
+    expert: str | Callable[..., Any] | None = None,
     seed: int = 0,
     num_envs: int = 64,
     keep: Literal["success", "all"] = "success",
@@ -66,6 +68,8 @@ def collect_demos(
         noise: noise on each of the expert's actions; see the sim's page for its scale.
         clumsiness: scale of expert errors drawn once per episode, 0 to 1.
         mode: one of the expert's modes; None draws one for each episode.
+        expert: one's own expert, a function or class or its "MODULE:NAME", see `robotrl.rollout.own_expert`; None takes
+            the sim's. `noise`, `clumsiness` and `mode` are settings of the sim's.
         seed: seed of the starts, the sim and the expert.
         num_envs: number of parallel envs.
         keep: "success" records successes only, "all" failures too.
@@ -75,6 +79,7 @@ def collect_demos(
 
     Raises:
         ConfigError: an argument is unknown or out of range, or `out` is not empty.
+        ConfigError: one's own expert cannot be imported, raised, or gave actions of another shape or out of bounds.
         CapabilityError: the sim has no expert or no numbered starts.
         DataError: the expert succeeds too rarely, or the disk is full; no dataset is left.
         NumericsError: the sim or the expert gave a number that is not finite.
@@ -85,14 +90,16 @@ def collect_demos(
         raise out_of_range("keep", keep, "'success' or 'all'")
     sim: VecSim = make_sim(sim_name, num_envs=min(num_envs, episodes), seed=seed, **dict(sim_options or {}))
     try:
-        if not isinstance(sim, HasExpert) or not isinstance(sim, HasStateIds):
-            missing = "HasStateIds" if isinstance(sim, HasExpert) else "HasExpert"
-            raise CapabilityError(f"sim {sim_name!r} lacks {missing}: cannot record demonstrations")
-        actor = ExpertActor(sim.make_expert(noise=noise, clumsiness=clumsiness, mode=mode, seed=seed))
+        actor = _actor(sim_name, sim, expert, noise, clumsiness, mode, seed)
+        if not isinstance(sim, HasStateIds):
+            raise CapabilityError(
+                f"sim {sim_name!r} lacks HasStateIds: cannot record demonstrations{why_lacking(sim, 'HasStateIds')}"
+            )
+        settings = {"noise": noise, "clumsiness": clumsiness, "mode": mode}
         provenance = {
             "sim": sim_name,
             "sim_options": dict(sim_options or {}),
-            "expert": {"noise": noise, "clumsiness": clumsiness, "mode": mode},
+            "expert": actor.provenance() if isinstance(actor, OwnExpert) else settings,
             "seed": seed,
             "num_envs": sim.num_envs,
             "keep": keep,
@@ -100,7 +107,7 @@ def collect_demos(
         }
         with DatasetWriter(
             out,
-            fps=_whole_rate(sim.control_dt_s),
+            fps=whole_rate(sim.control_dt_s),
             observation_spec=sim.observation_spec,
             action_spec=sim.action_spec,
             robot_type=sim_name,
@@ -110,7 +117,8 @@ def collect_demos(
             starts = sim.state_ids("train")
             ids = random.Random(seed).sample(starts, min(len(starts), TRIES * episodes))
             tried, kept = _run(actor, sim, ids, episodes, keep)
-            name = sim_name.split("/")[-1].replace("-", " ")
+            modes = actor.expert.modes if isinstance(actor, ExpertActor) else ()
+            name = plain_name(sim_name)
             with track(len(kept), "writing", "episodes") as bar:
                 for episode in kept:
                     writer.add_episode(
@@ -119,8 +127,8 @@ def collect_demos(
                         episode.rewards,
                         success=episode.success,
                         truncated=not episode.terminated,
-                        task=task or _told(sim, episode) or name,
-                        extra={"state_id": episode.state_id, "mode": actor.expert.modes[episode.mode]},
+                        task=task or told(sim, episode) or name,
+                        extra={"state_id": episode.state_id} | ({"mode": modes[episode.mode]} if modes else {}),
                     )
                     bar.advance()
             path = writer.finish()
@@ -132,11 +140,37 @@ def collect_demos(
         frames=sum(episode.length for episode in kept),
         tried=len(tried),
         success=wilson(sum(tried), len(tried)),
-        modes=dict(Counter(actor.expert.modes[episode.mode] for episode in kept)),
+        modes=dict(Counter(modes[episode.mode] for episode in kept)) if modes else {},
     )
 
 
-def _run(actor: ExpertActor, sim: VecSim, ids: list[int], episodes: int, keep: str) -> tuple[list[bool], list[Episode]]:
+def _actor(
+    sim_name: str,
+    sim: VecSim,
+    expert: str | Callable[..., Any] | None,
+    noise: float,
+    clumsiness: float,
+    mode: str | None,
+    seed: int,
+) -> ExpertActor | OwnExpert:
+    """Actor of the sim's expert, or of one's own."""
+    if expert is None:
+        if not isinstance(sim, HasExpert):
+            raise CapabilityError(
+                f"sim {sim_name!r} lacks HasExpert: cannot record demonstrations; expected an expert of yours,"
+                " --expert MODULE:FUNCTION"
+            )
+        return ExpertActor(sim.make_expert(noise=noise, clumsiness=clumsiness, mode=mode, seed=seed))
+    for field, value, none in (("noise", noise, 0.0), ("clumsiness", clumsiness, 0.0), ("mode", mode, None)):
+        if value != none:
+            raise ConfigError(
+                f"{field} is {value!r} and expert is {expert!r}: expected {none}, it is a setting of the sim's own"
+                " expert; a class of yours may draw noise from its argument seed"
+            )
+    return OwnExpert(expert, sim, seed)
+
+
+def _run(actor: Actor, sim: VecSim, ids: list[int], episodes: int, keep: str) -> tuple[list[bool], list[Episode]]:
     """Run the listed starts in order until `episodes` are kept; returns success per start, and the kept ones."""
     tried: list[bool] = []
     kept: list[Episode] = []
@@ -147,7 +181,7 @@ def _run(actor: ExpertActor, sim: VecSim, ids: list[int], episodes: int, keep: s
         if not block:
             raise DataError(
                 f"the expert solved {sum(tried)} of {len(tried)} starts: expected {episodes} successes; "
-                "lower noise or clumsiness, or keep='all'"
+                f"{_hint(actor)}keep='all'"
             )
         for episode in run_episodes(actor, sim, block, record=True, description="demonstrations"):
             if len(kept) < episodes:
@@ -157,7 +191,16 @@ def _run(actor: ExpertActor, sim: VecSim, ids: list[int], episodes: int, keep: s
     return tried, kept
 
 
-def _told(sim: VecSim, episode: Episode) -> str:
+def _hint(actor: Actor) -> str:
+    return "lower noise or clumsiness, or " if isinstance(actor, ExpertActor) else "expected a better expert, or "
+
+
+def plain_name(sim_name: str) -> str:
+    """Name of a sim as words, the task's text of a sim without instructions."""
+    return sim_name.split("/")[-1].replace("-", " ")
+
+
+def told(sim: VecSim, episode: Episode) -> str:
     """Instruction of an episode as text; "" if the sim has none.
 
     It is read from the recorded observation: after an episode's end the env already has the next instruction.
@@ -167,7 +210,12 @@ def _told(sim: VecSim, episode: Episode) -> str:
     return " ".join(sim.vocabulary[int(number)] for number in episode.obs[INSTRUCTION][0] if number)
 
 
-def _whole_rate(control_dt_s: float | None) -> int:
+def whole_rate(control_dt_s: float | None) -> int:
+    """Control rate in Hz, a whole number as the dataset format has it.
+
+    Raises:
+        ConfigError: the rate is unknown or no whole number.
+    """
     if control_dt_s is None:
         raise ConfigError("control_dt_s is not stated by the sim: expected its option control_dt_s, in seconds")
     rate_hz = round(1.0 / control_dt_s)

@@ -13,8 +13,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, nearest, out_of_range
 
 
 @contextmanager
@@ -59,6 +60,32 @@ def user_module(name: str, asked: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # third-party code
         told = " ".join(str(error).split()) or "no message"
         raise ConfigError(f"{asked}: importing {name} raised {type(error).__name__}: {told}") from error
+
+
+def user_callable(name: str, field: str, expected: str = "MODULE:CALLABLE") -> Any:
+    """Import a callable that the user named "MODULE:CALLABLE".
+
+    Args:
+        name: the text.
+        field: the field or option that holds it, for errors.
+        expected: the expected form of its value, for errors.
+
+    Raises:
+        ConfigError: another form, a module that cannot be imported, or a module without such a callable.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise out_of_range(field, name, expected)
+    asked = f"{field} is {name!r}"
+    module = user_module(module_name, asked)
+    found: Any = getattr(module, attribute, None)
+    if found is None:
+        close = nearest(attribute, [known for known in vars(module) if not known.startswith("_")])
+        hint = f"did you mean '{module_name}:{close}'? " if close else ""
+        raise ConfigError(f"{asked}: {module_name} has no {attribute!r}: {hint}expected {expected}")
+    if not callable(found):
+        raise ConfigError(f"{asked}, of type {type(found).__name__}: expected a callable")
+    return found
 
 
 def _likely(name: str) -> str:

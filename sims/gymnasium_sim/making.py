@@ -13,7 +13,7 @@ from robotrl.errors import ConfigError, nearest, out_of_range
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
 from robotrl.sims.gymnasium_sim.pictures import draw_offscreen
 from robotrl.sims.gymnasium_sim.telling import Telling
-from robotrl.utils.user_module import beside_the_user, user_module
+from robotrl.utils.user_module import beside_the_user, user_callable, user_module
 
 ENDLESS = 2**31 - 1
 """Effectively infinite time limit, for environments that require an integer limit."""
@@ -116,18 +116,7 @@ def load_wrapper(name: str) -> Wrapper:
     Raises:
         ConfigError: see `wrappings`.
     """
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise out_of_range("wrapper", name, EXPECTED)
-    module = user_module(module_name, f"wrapper is {name!r}")
-    found = getattr(module, attribute, None)
-    if found is None:
-        close = nearest(attribute, [known for known in vars(module) if not known.startswith("_")])
-        hint = f"did you mean '{module_name}:{close}'? " if close else ""
-        raise ConfigError(f"wrapper is {name!r}: {module_name} has no {attribute!r}: {hint}expected {EXPECTED}")
-    if not callable(found):
-        raise ConfigError(f"wrapper is {name!r}, of type {type(found).__name__}: expected a callable")
-    return found
+    return user_callable(name, "wrapper", EXPECTED)
 
 
 def checked_kwargs(kwargs: Any) -> dict[str, Any]:

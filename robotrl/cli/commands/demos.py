@@ -17,7 +17,7 @@ from robotrl.registry import SIMS, sim_options
 
 @dataclass(frozen=True)
 class Args:
-    """Record demonstrations of a sim's scripted expert as a dataset in the LeRobot v3 layout."""
+    """Record demonstrations as a dataset in the LeRobot v3 layout: of the sim's scripted expert, or of your own."""
 
     sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
     """Name from `robotrl list sims`. `--sim.FIELD VALUE` sets one of its options; `SIM --help` lists them."""
@@ -27,6 +27,9 @@ class Args:
     """Number of episodes to record."""
     keep: Literal["success", "all"] = "success"
     """"success" records successes only, "all" failures too."""
+    expert: Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")] = None
+    """Your own expert instead of the sim's: a function of the observations, or a class with `act(obs, started)`; see
+    docs/own-demonstrations.md."""
     noise: float = 0.0
     """Noise on each of the expert's actions, 0 to 1; the sim's page gives its scale."""
     clumsiness: float = 0.0
@@ -55,14 +58,16 @@ def main(argv: Sequence[str]) -> int:
             noise=args.noise,
             clumsiness=args.clumsiness,
             mode=args.mode,
+            expert=args.expert,
             seed=args.seed,
             keep=args.keep,
             pictures=args.pictures,
             sim_options=options,
         )
     modes = ", ".join(f"{name} {count}" for name, count in report.modes.items())
+    recorded = f"{report.episodes} episodes, {report.frames} frames{modes and f' ({modes})'}"
     print(
-        f"{report.path}: {report.episodes} episodes, {report.frames} frames ({modes}); the expert solved "
+        f"{report.path}: {recorded}; the expert solved "
         f"{100 * report.success.value:.1f} % of the {report.tried} starts that were tried"
     )
     return 0
