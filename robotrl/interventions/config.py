@@ -9,7 +9,8 @@ from robotrl.errors import unknown
 
 if TYPE_CHECKING:
     from robotrl.interventions.base import Intervention
-    from robotrl.spec import VecSim
+    from robotrl.interventions.mapping import Device
+    from robotrl.spec import Spec, VecSim
 
 Who = Literal["nobody", "script", "keyboard", "gamepad"]
 WHO = ("nobody", "script", "keyboard", "gamepad")
@@ -62,12 +63,26 @@ class InterventionCfg:
 
         spec = sim.action_spec
         mapping = VelocityMap(spec, self.scale, grippers(spec))
-        if self.by == "keyboard":
-            from robotrl.interventions.keyboard import Keyboard
-
-            device = Keyboard(spec)
-        else:
-            from robotrl.interventions.gamepad import Gamepad
-
-            device = Gamepad(spec, self.device, dead_zone=self.dead_zone)
+        device = open_device(self.by, spec, self.device, self.dead_zone)
         return Teleoperation(device, mapping, sim, env=self.env, release_s=self.release_s)
+
+
+def open_device(by: Literal["keyboard", "gamepad"], spec: Spec, path: str, dead_zone: float) -> Device:
+    """Open the device of a human.
+
+    Args:
+        by: the device.
+        spec: of the sim's action.
+        path: device file of a gamepad.
+        dead_zone: of a gamepad's sticks.
+
+    Raises:
+        ConfigError: the device does not exist, or there is no terminal.
+    """
+    if by == "keyboard":
+        from robotrl.interventions.keyboard import Keyboard
+
+        return Keyboard(spec)
+    from robotrl.interventions.gamepad import Gamepad
+
+    return Gamepad(spec, path, dead_zone=dead_zone)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robotrl.errors import ConfigError, RobotrlError, out_of_range
-from robotrl.interventions.mapping import Binding, DeviceState, check_bindings, grippers, past_dead_zone
+from robotrl.interventions.mapping import Binding, DeviceState, Verdict, check_bindings, grippers, past_dead_zone
 from robotrl.spec import Spec
 
 EVENT = struct.Struct("=IhBB")
@@ -25,6 +25,8 @@ STICKS = ((1, -1.0), (0, -1.0), (4, -1.0), (3, -1.0))
 left, right stick up and left. A stick reports -1 when pushed up."""
 OPEN_BUTTON, CLOSE_BUTTON, TOGGLE_BUTTON = 1, 0, 7
 """Buttons B, A and start of the Xbox layout."""
+VERDICTS: dict[int, Verdict] = {2: "keep", 3: "discard", 6: "finish"}
+"""Buttons X, Y and back of the Xbox layout."""
 
 
 class JoystickEvent(NamedTuple):
@@ -115,7 +117,7 @@ class Gamepad:
         """
         del now_s
         events, self._begun = read_events(self._begun + self._read())
-        toggled = False
+        toggled, verdict = False, None
         for event in events:
             kind = event.kind & ~INIT
             if kind == AXIS:
@@ -123,6 +125,8 @@ class Gamepad:
             elif kind == BUTTON and event.number == self._toggle:
                 # a button that is already down when the device is opened does not take over
                 toggled ^= bool(event.value) and not event.kind & INIT
+            elif kind == BUTTON and event.number in VERDICTS and event.number not in self.buttons:
+                verdict = VERDICTS[event.number] if event.value and not event.kind & INIT else verdict
             elif kind == BUTTON:
                 (self._pressed.add if event.value else self._pressed.discard)(event.number)
         deflection = np.zeros(len(self._names))
@@ -135,7 +139,7 @@ class Gamepad:
             binding = self.buttons[number]
             deflection[self._names.index(binding.axis)] += binding.value
             touched = True
-        return DeviceState(np.clip(deflection, -1.0, 1.0), touched, toggled)
+        return DeviceState(np.clip(deflection, -1.0, 1.0), touched, toggled, verdict)
 
     def close(self) -> None:
         """Close the device."""

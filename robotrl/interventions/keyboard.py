@@ -13,10 +13,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from robotrl.errors import ConfigError, RobotrlError, out_of_range
-from robotrl.interventions.mapping import Binding, DeviceState, check_bindings, grippers
+from robotrl.interventions.mapping import Binding, DeviceState, Verdict, check_bindings, grippers
 from robotrl.spec import Spec
 
 TOGGLE = " "
+VERDICTS: dict[str, Verdict] = {
+    "\n": "keep",
+    "\r": "keep",
+    "\x7f": "discard",
+    "\x08": "discard",
+    "\x04": "finish",
+}
+"""Enter, backspace and Ctrl-D, as terminals send them."""
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 """Name of an arrow key by the last byte of its escape sequence."""
 ESCAPE = "\x1b"
@@ -87,18 +95,20 @@ class Keyboard:
         Raises:
             RobotrlError: the terminal is gone.
         """
-        toggled = False
+        toggled, verdict = False, None
         for key in self._pressed():
             if key == TOGGLE:
                 toggled = not toggled
             elif key in self.keys:
                 self._until[key] = now_s + self._hold_s
+            elif key in VERDICTS:
+                verdict = VERDICTS[key]
         self._until = {key: until for key, until in self._until.items() if until > now_s}
         deflection = np.zeros(len(self._names))
         for key in self._until:
             binding = self.keys[key]
             deflection[self._names.index(binding.axis)] += binding.value
-        return DeviceState(np.clip(deflection, -1.0, 1.0), bool(self._until), toggled)
+        return DeviceState(np.clip(deflection, -1.0, 1.0), bool(self._until), toggled, verdict)
 
     def close(self) -> None:
         """Restore the terminal's settings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from robotrl.errors import ConfigError, out_of_range, unknown
 from robotrl.spec import Spec
 
 Real = NDArray[np.float64]
+Verdict = Literal["keep", "discard", "finish"]
+"""What a human says of an episode: record it, drop it, or drop it and end the recording."""
 
 
 class Binding(NamedTuple):
@@ -33,6 +35,8 @@ class DeviceState(NamedTuple):
     """True if anything is deflected or pressed."""
     toggled: bool
     """True if the human pressed the button that takes over until it is pressed again."""
+    verdict: Verdict | None = None
+    """What the human said of the episode since the last poll; interventions do not read it."""
 
 
 class Device(Protocol):

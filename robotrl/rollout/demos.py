@@ -38,6 +38,8 @@ class DemoReport(NamedTuple):
     """The expert's success rate over these starts."""
     modes: dict[str, int]
     """Number of recorded episodes of each mode of a sim's expert; empty for one's own."""
+    stopped: str = ""
+    """Why the recording of a person ended early; empty if it did not."""
 
 
 def collect_demos(

@@ -210,7 +210,7 @@ def test_sticks_and_buttons_through_a_real_pipe(tmp_path):
     assert not pad.poll(0.0).touched  # a writer, and nothing written
     # the state on opening: sticks at rest, the toggle held down
     os.write(writer, js(0, 0x82, 0) + js(300, 0x82, 1) + js(1, 0x81, 7))
-    assert pad.poll(0.0)[1:] == (False, False)
+    assert pad.poll(0.0)[1:] == (False, False, None)
     # left stick up to 60 %: (0.6 - 0.2) / 0.8 = 0.5, and up is forward
     event = js(round(-0.6 * 32767), 0x02, 1)
     os.write(writer, event[:3])
@@ -220,11 +220,11 @@ def test_sticks_and_buttons_through_a_real_pipe(tmp_path):
     assert reading.deflection == pytest.approx([0.5, 0.0, -1.0], abs=1e-4)
     assert reading.touched
     os.write(writer, js(0, 0x01, 0) + js(0, 0x02, 1) + js(0, 0x01, 7))
-    assert pad.poll(0.0)[1:] == (False, False)
+    assert pad.poll(0.0)[1:] == (False, False, None)
     os.write(writer, js(1, 0x01, 7))
     assert pad.poll(0.0).toggled
     os.write(writer, js(32767, 0x02, 9) + js(1, 0x01, 9))  # what is bound to nothing
-    assert pad.poll(0.0)[1:] == (False, False)
+    assert pad.poll(0.0)[1:] == (False, False, None)
     os.close(writer)
     assert not pad.poll(0.0).touched
     pad.close()

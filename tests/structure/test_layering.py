@@ -35,6 +35,8 @@ MAY_IMPORT = {
     "replay": BASE | {"utils", "fn", "datasets"},
     # a wrapper around a sim is as good a Gymnasium env as the sim
     "rollout": ROLLOUT | {"sims.interop"},
+    # a person at a device records demonstrations
+    "rollout.driven": ROLLOUT | {"interventions"},
     "interventions": BASE | {"fn", "replay"},
     "config": BASE | {"interventions.config"},
     "composition": BASE | {"config"},
