@@ -15,6 +15,7 @@ moved.install()
 
 if TYPE_CHECKING:
     from robotrl.api.exporting import export
+    from robotrl.api.recorder import Recorder
     from robotrl.api.training import TrainedRun, train
     from robotrl.registry import make_sim
     from robotrl.rollout.evaluate import evaluate
@@ -25,6 +26,7 @@ _LAZY = {
     "load_policy": "robotrl.run.policy_checkpoint",
     "evaluate": "robotrl.rollout.evaluate",
     "export": "robotrl.api.exporting",
+    "Recorder": "robotrl.api.recorder",
     "train": "robotrl.api.training",
     "TrainedRun": "robotrl.api.training",
     "sims": "robotrl.sims",
@@ -33,7 +35,7 @@ _LAZY = {
     "configs": "robotrl.configs",
 }
 
-__all__ = ["TrainedRun", "__version__", "evaluate", "export", "load_policy", "make_sim", "train"]
+__all__ = ["Recorder", "TrainedRun", "__version__", "evaluate", "export", "load_policy", "make_sim", "train"]
 
 
 __getattr__ = lazy_names(__name__, _LAZY)

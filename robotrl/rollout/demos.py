@@ -212,14 +212,18 @@ def told(sim: VecSim, episode: Episode) -> str:
     return " ".join(sim.vocabulary[int(number)] for number in episode.obs[INSTRUCTION][0] if number)
 
 
-def whole_rate(control_dt_s: float | None) -> int:
+def whole_rate(control_dt_s: float | None, otherwise: str = "its option control_dt_s, in seconds") -> int:
     """Control rate in Hz, a whole number as the dataset format has it.
+
+    Args:
+        control_dt_s: seconds between two actions; None if unknown.
+        otherwise: what states an unknown one, for the error.
 
     Raises:
         ConfigError: the rate is unknown or no whole number.
     """
     if control_dt_s is None:
-        raise ConfigError("control_dt_s is not stated by the sim: expected its option control_dt_s, in seconds")
+        raise ConfigError(f"control_dt_s is not stated by the sim: expected {otherwise}")
     rate_hz = round(1.0 / control_dt_s)
     if rate_hz < 1 or abs(1.0 / control_dt_s - rate_hz) > 1e-6:
         raise ConfigError(

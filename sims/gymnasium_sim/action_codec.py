@@ -22,11 +22,13 @@ LARGEST = 1e30
 
 
 class ActionCodec(NamedTuple):
-    """Flat action of the sim and its conversion to the environment's action."""
+    """Flat action of the sim and its conversions to and from the environment's action."""
 
     spec: Spec
     decode: Callable[[Array], Array]
     """Converts actions (N, A) within the bounds of `spec` to the environment's action batch."""
+    encode: Callable[[Array], Array]
+    """Converts the environment's action batch to actions (N, A)."""
     note: str = ""
     """Warning about elements that were left out of the flat action; empty if none."""
 
@@ -106,7 +108,10 @@ def _indices(found: Categories) -> ActionCodec:
         values[:, moving] += flat.astype(np.int64)
         return values.reshape(len(flat), *found.shape).astype(found.dtype)
 
-    return ActionCodec(spec, decode, note)
+    def encode(values: Array) -> Array:
+        return (values.reshape(len(values), -1) - starts)[:, moving].astype(np.float32)
+
+    return ActionCodec(spec, decode, encode, note)
 
 
 def _scores(found: Categories, single: bool) -> ActionCodec:
@@ -121,13 +126,22 @@ def _scores(found: Categories, single: bool) -> ActionCodec:
         best = [part.argmax(axis=1) + start for part, start in zip(np.split(flat, edges, 1), starts, strict=True)]
         return np.stack(best, axis=1).reshape(len(flat), *found.shape).astype(found.dtype)
 
-    return ActionCodec(_score_spec(names), decode)
+    def encode(values: Array) -> Array:
+        chosen = values.reshape(len(values), -1) - np.asarray(starts)
+        parts = [np.where(np.arange(n) == chosen[:, [i]], 1.0, -1.0) for i, n in enumerate(found.counts)]
+        return np.concatenate(parts, axis=1).astype(np.float32)
+
+    return ActionCodec(_score_spec(names), decode, encode)
 
 
 def _switches(space: spaces.MultiBinary) -> ActionCodec:
     shape, dtype = space.shape, space.dtype
     spec = _score_spec([f"score_{i}" for i in range(int(np.prod(shape)))])
-    return ActionCodec(spec, lambda flat: (flat > 0).reshape(len(flat), *shape).astype(dtype))
+    return ActionCodec(
+        spec,
+        lambda flat: (flat > 0).reshape(len(flat), *shape).astype(dtype),
+        lambda values: np.where(values.reshape(len(values), -1) > 0, 1.0, -1.0).astype(np.float32),
+    )
 
 
 def _score_spec(names: Sequence[str]) -> Spec:
@@ -177,7 +191,10 @@ def _box_action(space: spaces.Box, bound: float | None) -> ActionCodec:
             values = np.clip(values, low, high)
         return (np.round(values) if whole else values).reshape(len(flat), *shape).astype(dtype)
 
-    return ActionCodec(spec, decode, note)
+    def encode(values: Array) -> Array:
+        return values.reshape(len(values), -1)[:, moving].astype(np.float32)
+
+    return ActionCodec(spec, decode, encode, note)
 
 
 def _moving(moves: NDArray[np.bool_], why: Sequence[str]) -> tuple[NDArray[np.int64], str]:

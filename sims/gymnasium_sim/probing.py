@@ -14,10 +14,11 @@ import gymnasium as gym
 import numpy as np
 
 from robotrl.errors import RobotrlError
+from robotrl.sims.gymnasium_sim.action_codec import ActionCodec, action_codec
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
 from robotrl.sims.gymnasium_sim.making import EnvRecipe, bare, make_single
 from robotrl.sims.gymnasium_sim.pictures import REMEDY, fault_of
-from robotrl.sims.gymnasium_sim.spaces import Leaf, pick
+from robotrl.sims.gymnasium_sim.spaces import Leaf, leaves, pick
 from robotrl.sims.gymnasium_sim.watched import Spaces, Watched, spaces_of
 
 STEPS = 5
@@ -180,6 +181,45 @@ def stated_dt_s(env: Any) -> float | None:
             return found
     rate = _positive(env.metadata.get("render_fps"))
     return None if rate is None else 1.0 / rate
+
+
+class EnvInterface(NamedTuple):
+    """Arrays of one environment that its user steps: the same names and numbers as those of the sim `gym/ID`."""
+
+    name: str
+    """Sim name, "gym/ID"; "gym" for an environment that is not registered."""
+    leaves: tuple[Leaf, ...]
+    codec: ActionCodec
+    dt_s: float | None
+    """Seconds between two actions, None if the environment does not state it."""
+
+    def observed(self, observation: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Observation of the environment as arrays by key."""
+        return {leaf.key: leaf.convert(np.asarray(pick(observation, leaf.path))[None])[0] for leaf in self.leaves}
+
+    def acted(self, action: Any) -> np.ndarray[Any, Any]:
+        """(A,) action of the environment as the sim's."""
+        return self.codec.encode(np.asarray(action)[None])[0]
+
+
+def is_env(env: object) -> bool:
+    """True for an environment of Gymnasium."""
+    return isinstance(env, gym.Env)
+
+
+def interface_of(env: gym.Env[Any, Any]) -> EnvInterface:
+    """Arrays of an environment's observations and actions.
+
+    Raises:
+        ConfigError: unsupported spaces.
+    """
+    structure = getattr(env.unwrapped, "observation_structure", None)
+    return EnvInterface(
+        "gym" if env.spec is None else f"gym/{env.spec.id}",
+        leaves(env.observation_space, structure=_groups(structure)),
+        action_codec(env.action_space),
+        stated_dt_s(env),
+    )
 
 
 def _positive(value: object) -> float | None:
