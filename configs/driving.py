@@ -7,6 +7,7 @@ from dataclasses import replace
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.beta import BetaCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.sims.bev.sim import DriveCfg
@@ -18,6 +19,7 @@ exploration."""
 RASTER = DriveCfg(obs="raster", raster_pixels=48, pixels_per_m=1.0, hold=3, end_penalty=10.0)
 
 
+@in_env_steps
 def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
     """PPO on all driving scenarios from vectors: Beta policy, asymmetric critic, CaRL's reward.
 
@@ -58,6 +60,7 @@ def drive_ppo_raster() -> TrainCfg[PpoCfg, BetaCfg]:
     return replace(
         vectors,
         sim=SimCfg(SIM, num_envs=128, options=RASTER),
+        checkpoint_every_env_steps=204_800,
         algo=replace(vectors.algo, env_steps=1_000_000, num_steps=32, minibatch=512, lr=5e-4, critic_lr=5e-4),
         policy=replace(
             vectors.policy, image_channels=(16, 32, 32), image_features=128, image_pool="flatten", image_norm="layer"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.by_action import ByActionCfg
 
 
+@in_env_steps
 def ppo() -> TrainCfg[PpoCfg, ByActionCfg]:
     """PPO from scratch, one action at a time: categorical for discrete actions, Gaussian otherwise."""
     return TrainCfg(

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.gaussian import GaussianCfg
 
 
+@in_env_steps
 def halfcheetah_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
     """PPO on HalfCheetah, 1,000,000 steps.
 

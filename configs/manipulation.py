@@ -7,6 +7,7 @@ from typing import TypeVar
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
@@ -71,6 +72,7 @@ def _clone(sim: str, policy: P, updates: int) -> TrainCfg[BcCfg, P]:
     )
 
 
+@in_env_steps
 def _from_scratch(sim: str) -> TrainCfg[PpoCfg, GaussianCfg]:
     return TrainCfg(
         sim=SimCfg(sim, num_envs=96, options={"reward": "shaped"}),

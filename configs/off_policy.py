@@ -8,11 +8,13 @@ from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.algos.td3_bc import Td3BcCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.squashed import SquashedCfg
 
 
+@in_env_steps
 def gym_sac() -> TrainCfg[SacCfg, SquashedCfg]:
     """SAC on any Gymnasium environment, `robotrl train gym-sac --sim gym/Hopper-v5`."""
     return TrainCfg(
@@ -44,6 +46,7 @@ def peg_insert_rlpd() -> TrainCfg[RlpdCfg, SquashedCfg]:
     return _sparse("mujoco/peg-insert", 100_000)
 
 
+@in_env_steps
 def peg_insert_sac() -> TrainCfg[SacCfg, SquashedCfg]:
     """SAC on the sparse reward, without demonstrations: the baseline of RLPD."""
     return TrainCfg(
@@ -62,6 +65,7 @@ def peg_insert_sac() -> TrainCfg[SacCfg, SquashedCfg]:
         policy=SquashedCfg(horizon=4, hidden=(128, 128)),
         evaluation=EvalCfg(every=100, episodes=64),
         checkpoint_every=100,
+        tuned_on="success",
     )
 
 
@@ -80,6 +84,7 @@ def peg_insert_fql() -> TrainCfg[FqlCfg, FlowCfg]:
     return _flow_q(FqlCfg(updates=10_000, batch=128, flow_steps=4))
 
 
+@in_env_steps
 def peg_insert_fql_online() -> TrainCfg[FqlCfg, FlowCfg]:
     """Fine-tune a clone with flow Q-learning on its demonstrations and its own steps, on the sparse reward."""
     return _flow_q(FqlCfg(updates=0, env_steps=100_000, batch=128, flow_steps=4, utd_ratio=0.1, alpha=2.0))
@@ -90,7 +95,8 @@ def _flow_q(algo: FqlCfg) -> TrainCfg[FqlCfg, FlowCfg]:
         sim=SimCfg("mujoco/peg-insert", num_envs=16),
         algo=algo,
         policy=FlowCfg(),
-        evaluation=EvalCfg(every=4, episodes=128),
+        # online, an iteration has few env steps
+        evaluation=EvalCfg(every=4, episodes=128, max_share=1.0),
     )
 
 
@@ -104,6 +110,7 @@ def peg_insert_td3_bc() -> TrainCfg[Td3BcCfg, SquashedCfg]:
     )
 
 
+@in_env_steps
 def _locomotion(sim: str) -> TrainCfg[SacCfg, SquashedCfg]:
     return TrainCfg(
         sim=SimCfg(sim, num_envs=4),
@@ -114,6 +121,7 @@ def _locomotion(sim: str) -> TrainCfg[SacCfg, SquashedCfg]:
     )
 
 
+@in_env_steps
 def _sparse(sim: str, env_steps: int) -> TrainCfg[RlpdCfg, SquashedCfg]:
     """Small networks and few updates: enough for a state of some twenty numbers, and affordable on one core."""
     return TrainCfg(
@@ -122,4 +130,5 @@ def _sparse(sim: str, env_steps: int) -> TrainCfg[RlpdCfg, SquashedCfg]:
         policy=SquashedCfg(horizon=4, hidden=(128, 128)),
         evaluation=EvalCfg(every=100, episodes=64),
         checkpoint_every=100,
+        tuned_on="success",
     )

@@ -13,6 +13,7 @@ from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
@@ -50,7 +51,8 @@ def dagger() -> TrainCfg[DaggerCfg, FlowCfg]:
         sim=SimCfg(SIM, num_envs=4),
         algo=DaggerCfg(mode="left"),
         policy=FlowCfg(),
-        evaluation=EvalCfg(every=1, episodes=128),
+        # few steps are taken, each with an expert's label: evaluations have many more
+        evaluation=EvalCfg(every=1, episodes=128, max_share=1.0),
         checkpoint_every=1,
     )
 
@@ -78,6 +80,7 @@ def flow_noise() -> TrainCfg[FlowNoiseCfg, FlowCfg]:
     return _tune(FlowNoiseCfg(), FlowCfg())
 
 
+@in_env_steps
 def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
     """Train a Gaussian policy; from scratch on the shaped reward, or from a clone with `--init-from`."""
     return TrainCfg(
@@ -94,12 +97,14 @@ def quickstart() -> TrainCfg[ReinFlowCfg, FlowCfg]:
     return replace(cfg, stop_at_success=0.99, evaluation=replace(cfg.evaluation, second_look=256))
 
 
+@in_env_steps
 def _tune(algo: A, policy: P) -> TrainCfg[A, P]:
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=96),
         algo=algo,
         policy=policy,
         evaluation=EvalCfg(every=10, episodes=128),
+        tuned_on="success",
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.gaussian import GaussianCfg
 
 
+@in_env_steps
 def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
     """Follow velocity commands on flat ground, under domain randomization.
 

@@ -18,6 +18,7 @@ from robotrl.algos.grpo import GrpoCfg
 from robotrl.algos.opd import OpdCfg
 from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.vla.flow import FlowVlaCfg
 from robotrl.policies.vla.token import TokenVlaCfg
 from robotrl.sims.mujoco.tabletop.sim import TabletopCfg
@@ -65,6 +66,7 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     return _published(algo, TokenVlaCfg(), "temperature=1.6")
 
 
+@in_env_steps
 def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
     """VLA-RL (Lu et al. 2025, 2505.18719): PPO on single actions, with a critic on frozen features.
 
@@ -86,11 +88,13 @@ def vla_opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
     return _published(algo, TokenVlaCfg(), "temperature=1.6")
 
 
+@in_env_steps
 def pi_rl() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
     """pi_RL by Flow-SDE (2510.25889): PPO through the stochastic denoising chain; only the action expert is trained."""
     return _published(FlowSdeCfg(**PI_RL, scale=0.5), FlowVlaCfg(), "trained=expert")
 
 
+@in_env_steps
 def pi_rl_noise() -> TrainCfg[FlowNoiseCfg, FlowVlaCfg]:
     """pi_RL by Flow-Noise (2510.25889): learned noise of 0.08 to 0.16 per denoising step, and an entropy bonus."""
     algo = FlowNoiseCfg(**PI_RL, noise_low=0.08, noise_high=0.16, entropy_coef=0.005)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from robotrl.algos.dsrl import DsrlCfg
 from robotrl.algos.dsrl_na import DsrlNaCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.steered import SteeredCfg
 
 ENVS = 16
 """Number of envs; few, because an update is slow and some follow each decision of all envs."""
 
 
+@in_env_steps
 def peg_insert_dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
     """DSRL: steer a cloned generative policy by soft actor-critic over its noise, on the sparse reward."""
     return TrainCfg(
@@ -28,9 +30,11 @@ def peg_insert_dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
         policy=SteeredCfg(hidden=(128, 128)),
         evaluation=EvalCfg(every=8, episodes=128),
         checkpoint_every=8,
+        tuned_on="success",
     )
 
 
+@in_env_steps
 def peg_insert_dsrl_na() -> TrainCfg[DsrlNaCfg, SteeredCfg]:
     """DSRL with noise aliasing: steer a cloned generative policy on the sparse reward; can use demonstrations."""
     return TrainCfg(
@@ -51,4 +55,5 @@ def peg_insert_dsrl_na() -> TrainCfg[DsrlNaCfg, SteeredCfg]:
         policy=SteeredCfg(hidden=(128, 128)),
         evaluation=EvalCfg(every=8, episodes=128),
         checkpoint_every=8,
+        tuned_on="success",
     )

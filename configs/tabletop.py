@@ -15,6 +15,7 @@ from robotrl.algos.pretrain import PretrainCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.steered import SteeredCfg
 from robotrl.policies.vla.flow import FlowVlaCfg
 from robotrl.policies.vla.token import TokenVlaCfg
@@ -96,9 +97,10 @@ def grpo_return() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     return _shaped(replace(base, algo=replace(base.algo, iterations=80, progress="return", keep_by="reward")))
 
 
+@in_env_steps
 def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
     """Fine-tune a `tabletop-bc-token` policy by PPO with a critic: `--init-from RUN --sim.curriculum 0.5`."""
-    return _tune(VlaRlCfg(), TokenVlaCfg())
+    return replace(_tune(VlaRlCfg(), TokenVlaCfg()), tuned_on="success")
 
 
 def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
@@ -124,6 +126,7 @@ def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
     return _clone(FLOWS)
 
 
+@in_env_steps
 def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
     """Fine-tune a `tabletop-bc-flow` policy by ReinFlow on the sim's shaped reward: `--init-from RUN`."""
     algo = ReinFlowCfg(
@@ -140,12 +143,15 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
     return _shaped(_tune(algo, FlowVlaCfg()))
 
 
+@in_env_steps
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
     """Fine-tune a `tabletop-bc-flow` policy by Flow-SDE: `--init-from RUN`.
 
     The noise scale is that of `flow_grpo`: with full noise, such a policy, deployed without noise, seldom succeeds.
     """
-    return _tune(FlowSdeCfg(minibatch=240, scale=0.2, start_noise=0.0, engine="eager"), FlowVlaCfg())
+    return replace(
+        _tune(FlowSdeCfg(minibatch=240, scale=0.2, start_noise=0.0, engine="eager"), FlowVlaCfg()), tuned_on="success"
+    )
 
 
 def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
@@ -166,9 +172,10 @@ def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
     return _shaped(_tune(algo, FlowVlaCfg()))
 
 
+@in_env_steps
 def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
     """Steer the noise of a frozen `tabletop-bc-flow` policy by DSRL: `--init-from RUN`."""
-    return _tune(DsrlCfg(engine="eager"), SteeredCfg(), num_envs=16)
+    return replace(_tune(DsrlCfg(engine="eager"), SteeredCfg(), num_envs=16), tuned_on="success")
 
 
 def _look(policy: P) -> TrainCfg[PretrainCfg, P]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from robotrl.config import SimCfg, TrainCfg, WeightedReward, changed_options
+from robotrl.config import CountsEnvSteps, SimCfg, TrainCfg, WeightedReward, changed_options, in_env_steps
 from robotrl.errors import ConfigError
 from robotrl.registry import ALGORITHMS, POLICIES, REWARDS, sim_options
 
@@ -67,7 +67,9 @@ def compose(sim: str, algo: str, policy: str | None = None) -> TrainCfg[Any, Any
     if isinstance(options, HasTrainDefaults):
         for path, value in options.train_defaults.items():
             cfg = _with(cfg, path.split("."), value)
-    return cfg
+    # a budget of 0 env steps: it learns offline, and its iterations are updates
+    counts = isinstance(cfg.algo, CountsEnvSteps) and cfg.algo.env_steps > 0
+    return in_env_steps(cfg) if counts else cfg
 
 
 def weighted_rewards(names: str | Sequence[str] | Mapping[str, float]) -> tuple[WeightedReward, ...]:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import tyro
 
@@ -63,8 +63,9 @@ class WeightedReward:
 class EvalCfg:
     """Periodic evaluation on held-out starts."""
 
-    every: int = 10
-    """Iterations between two evaluations; 0 evaluates only at the end."""
+    every: int | None = None
+    """Iterations between two evaluations, for algorithms that count updates or episodes; 0 evaluates only at the end.
+    None: 10, unless `every_env_steps` is given."""
     episodes: int = 128
     """Number of starts per evaluation: the first of split `val`, each run exactly once."""
     num_envs: int = 64
@@ -77,6 +78,12 @@ class EvalCfg:
     """Final selection at the end of a run: number of further starts of split `val` on which kept checkpoints with
     overlapping success intervals are compared, each run on all of them; 0 takes the newest of those with the highest
     score."""
+    every_env_steps: int | None = None
+    """Env steps of training between two evaluations, summed over envs, whatever their number: an evaluation follows the
+    iteration that crosses a multiple. 0 evaluates only at the end. None: `every` counts iterations."""
+    max_share: float = 0.8
+    """Largest share of evaluations in all env steps so far, above 0: beyond it, evaluations are left out, but for the
+    one at the end. Counted in steps, not in time, so that a run repeats exactly. 1 is no bound."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,9 @@ class ActorCfg:
     """Time limit for the env steps of one iteration, s; an actor that sends nothing for so long counts as hanging."""
 
 
+DEFAULT_EVERY = 10
+"""Iterations between two evaluations or checkpoints where nothing is said."""
+RewardKind = Literal["any", "success"]
 SOLVED = "solved"
 """Value of `stop_at_return` that stands for the return stated by the sim."""
 ALL_LAYERS = "all"
@@ -144,8 +154,14 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Reward sources of the training sim, whose weighted sum is the reward; none is the sim's own reward. Flags:
     `--reward NAME [NAME ...]` and `--reward.NAME.FIELD`."""
     evaluation: EvalCfg = EvalCfg()
-    checkpoint_every: int = 10
-    """Iterations between two checkpoints; evaluations and the last iteration are saved as well."""
+    checkpoint_every: int | None = None
+    """Iterations between two checkpoints, for algorithms that count updates or episodes; evaluations and the last
+    iteration are saved as well. None: 10, unless `checkpoint_every_env_steps` is given."""
+    checkpoint_every_env_steps: int | None = None
+    """Env steps of training between two checkpoints, summed over envs; None: `checkpoint_every` counts iterations."""
+    tuned_on: RewardKind = "any"
+    """Kind of reward that the settings were tuned on: "success" is 1 at a success that ends the episode, else 0;
+    another kind, met in training, is warned about."""
     keep: int = 3
     """Number of newest checkpoints to keep; the best is kept in addition."""
     device: str = "cpu"
@@ -181,6 +197,44 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
 
 
 START = "--init-from RUN (robotrl import makes one of a published checkpoint)"
+
+
+@runtime_checkable
+class CountsEnvSteps(Protocol):
+    """Settings of an algorithm whose budget is in env steps, and whose iterations have a fixed number of them."""
+
+    env_steps: int
+    num_steps: int
+    """Env steps per env in an iteration."""
+
+
+@runtime_checkable
+class CountsUpdates(Protocol):
+    """Settings of an algorithm that steps no sim: its budget is in gradient updates."""
+
+    updates: int
+    updates_per_iteration: int
+
+
+def in_env_steps(cfg: TrainCfg[Algo, PolicyCfg]) -> TrainCfg[Algo, PolicyCfg]:
+    """The same config with its schedule of evaluations and checkpoints in env steps instead of iterations.
+
+    With the number of envs and steps that it has, they follow the same iterations; with others, the same env steps.
+
+    Args:
+        cfg: a config whose schedule is in iterations.
+
+    Raises:
+        ConfigError: its algorithm counts updates or episodes.
+    """
+    if not isinstance(cfg.algo, CountsEnvSteps):
+        raise ConfigError(f"{type(cfg.algo).__name__} counts no env steps: expected a schedule in iterations")
+    length = cfg.algo.num_steps * cfg.sim.num_envs
+    evaluated, saved = (
+        (DEFAULT_EVERY if every is None else every) * length for every in (cfg.evaluation.every, cfg.checkpoint_every)
+    )
+    evaluation = replace(cfg.evaluation, every=None, every_env_steps=evaluated)
+    return replace(cfg, evaluation=evaluation, checkpoint_every=None, checkpoint_every_env_steps=saved)
 
 
 def options_of(sim: SimCfg) -> SimOptions:
@@ -230,11 +284,13 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
         ConfigError: a field is missing or unknown: the config is from another version.
     """
     given = {key: value for key, value in data.items() if key not in ("types", "revision")}
+    # earlier versions had no bound
+    unbounded: dict[str, Any] = {"max_share": 1.0}
     try:
         parts: dict[str, Any] = {
             "sim": SimCfg(**given["sim"]),
             "init_changes": tuple(given.get("init_changes", ())),
-            "evaluation": EvalCfg(**given["evaluation"]),
+            "evaluation": EvalCfg(**(unbounded | given["evaluation"])),
             # absent in configs of earlier versions
             "rewards": tuple(reward_from_json(one) for one in given.get("rewards", ())),
             "intervention": InterventionCfg(**given.get("intervention", {})),
@@ -274,11 +330,9 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     check_num_envs("sim.num_envs", cfg.sim.num_envs)
     check_num_envs("evaluation.num_envs", cfg.evaluation.num_envs)
     for name, value, least in (
-        ("evaluation.every", cfg.evaluation.every, 0),
         ("evaluation.episodes", cfg.evaluation.episodes, 1),
         ("evaluation.animation", cfg.evaluation.animation, 0),
         ("evaluation.second_look", cfg.evaluation.second_look, 0),
-        ("checkpoint_every", cfg.checkpoint_every, 1),
         ("keep", cfg.keep, 1),
         ("torch_threads", cfg.torch_threads, 1),
         ("update_threads", cfg.torch_threads if cfg.update_threads is None else cfg.update_threads, 1),
@@ -291,6 +345,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
             raise out_of_range(f"actor.{name}", getattr(cfg.actor, name), "above 0 seconds")
     if not 0 < cfg.dist_timeout_s < math.inf:
         raise out_of_range("dist_timeout_s", cfg.dist_timeout_s, "above 0 seconds")
+    _check_schedule(cfg)
     _check_lora(cfg)
     if cfg.recompute and cfg.init_from is None:
         raise ConfigError(f"recompute is True and init_from is not given: expected a policy to fine-tune, {START}")
@@ -334,6 +389,32 @@ def _check_rewards(cfg: TrainCfg[Any, Any]) -> None:
             f"rewards are {', '.join(names)}, and {type(cfg.algo).__name__} as it is set learns from no reward of the"
             " sim: expected a method that does, or, of GRPO, algo.progress return"
         )
+
+
+def _check_schedule(cfg: TrainCfg[Any, Any]) -> None:
+    evaluation = cfg.evaluation
+    if not 0 < evaluation.max_share <= 1:
+        raise out_of_range("evaluation.max_share", evaluation.max_share, "above 0, at most 1")
+    for name, iterations, env_steps, least in (
+        ("evaluation.every", evaluation.every, evaluation.every_env_steps, 0),
+        ("checkpoint_every", cfg.checkpoint_every, cfg.checkpoint_every_env_steps, 1),
+    ):
+        if iterations is not None:
+            check_at_least(name, iterations, least)
+        if env_steps is not None:
+            check_at_least(f"{name}_env_steps", env_steps, least)
+        if env_steps and isinstance(cfg.algo, CountsUpdates) and not isinstance(cfg.algo, CountsEnvSteps):
+            raise ConfigError(
+                f"{name}_env_steps is {env_steps} and {type(cfg.algo).__name__} steps no sim: expected {name}, in"
+                f" iterations of {cfg.algo.updates_per_iteration} updates"
+            )
+        if iterations and env_steps is not None:
+            length = cfg.algo.num_steps * cfg.sim.num_envs if isinstance(cfg.algo, CountsEnvSteps) else 0
+            hint = f"; {iterations} iterations of {cfg.sim.num_envs} envs are {iterations * length}" if length else ""
+            raise ConfigError(
+                f"{name} is {iterations} iterations beside {name}_env_steps {env_steps}: expected"
+                f" {name}_env_steps alone{hint}"
+            )
 
 
 def _check_stop_at_return(cfg: TrainCfg[Any, Any]) -> None:

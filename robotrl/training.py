@@ -43,6 +43,8 @@ from robotrl.run.final_selection import look_again
 from robotrl.run.locking import StopSignals
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
+from robotrl.run.reward_kind import RewardKindCheck
+from robotrl.run.schedule import EvalBudget, Progress, is_due, is_evaluated
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
 from robotrl.spec.json_fields import name_values
 from robotrl.utils.devices import device_of
@@ -224,11 +226,13 @@ def _follow(cfg: TrainCfg[Any, Any], state: dict[str, Any] | None, run_path: Pat
             if state is not None:
                 learner.load(state["learner"])
                 iteration, streak = state["iteration"], state["streak"]
+            at = Progress(iteration, 0, learner.env_steps)
             while iteration < learner.iterations and streak < GOOD_ENOUGH:
                 learner.iterate()
                 iteration += 1
+                at = Progress(iteration, at.env_steps, learner.env_steps)
                 last = world.any(signals.received is not None) or iteration == learner.iterations
-                if cfg.fsdp and (last or _is_due(cfg, iteration)):
+                if cfg.fsdp and (last or is_due(cfg, at)):
                     # the first process saves, and needs every process's shard
                     learner.state()
                 if last:
@@ -259,10 +263,10 @@ def _iterate(
     world: DistributedContext,
 ) -> None:
     learner, eval_sim, means = prepared
-    iteration, streak, before_s = 0, 0, 0.0
+    iteration, streak, before_s, eval_s = 0, 0, 0.0, 0.0
     best: float | None = None
     if state is not None:
-        before_s = _learned_s(run.path)
+        before_s, eval_s = _spent_s(run.path)
         learner.load(state["learner"])
         set_rng_state(state["rng"])
         iteration, streak, best = (state[name] for name in ("iteration", "streak", "best"))
@@ -272,6 +276,10 @@ def _iterate(
         warn_if_slow(device_of(cfg.device))
     started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
     hooks.on_start()
+    # absent in checkpoints of earlier versions
+    budget = EvalBudget(cfg.evaluation.max_share, 0 if state is None else state.get("eval_env_steps", 0))
+    reward_kind = RewardKindCheck(cfg)
+    at = Progress(iteration, 0, learner.env_steps)
     rule = StopRule(cfg, eval_sim)
     shown = track(
         learner.iterations, f"train {run.path.name}", "iteration", done=iteration, may_end_early=rule.may_stop
@@ -282,6 +290,8 @@ def _iterate(
             scalars = learner.iterate() | means.take()
             learn_s += time.monotonic() - began
             iteration += 1
+            at = Progress(iteration, at.env_steps, learner.env_steps)
+            reward_kind.look(scalars)
             last = iteration == learner.iterations or run.stop_requested
             # compiling happens once: it is excluded, so that rates are comparable
             compile_s = learner.compile_s
@@ -296,8 +306,11 @@ def _iterate(
             if learner.env_steps:
                 scalars["env_steps_per_s"] = (learner.env_steps - steps_before) / elapsed
             score = None
-            if _is_evaluated(cfg, iteration) or iteration == learner.iterations:
+            if iteration == learner.iterations or (is_evaluated(cfg, at) and budget.allows(learner.env_steps)):
+                began = time.monotonic()
                 result = _evaluate(cfg, run, learner, eval_sim, iteration)
+                eval_s += time.monotonic() - began
+                budget.env_steps += int(result.length.sum())
                 mean_return = float(result.returns.mean())
                 score = result.rate.value if cfg.evaluation.score == "success" else mean_return
                 scalars |= {
@@ -312,13 +325,15 @@ def _iterate(
                 streak = rule.streak(streak, result, best)
                 best = score if best is None else max(best, score)
                 last = last or streak >= GOOD_ENOUGH
+            scalars["eval_s"] = eval_s
+            scalars["eval_share"] = eval_s / max(eval_s + scalars["learn_s"], 1e-9)
             run.log(iteration, scalars)
             hooks.on_iteration(iteration, scalars)
             last = last or run.stop_requested
             if world.any(last) and not last:
                 run.request_stop("another process was asked to stop")
                 last = True
-            if last or _is_due(cfg, iteration):
+            if last or is_due(cfg, at):
                 tree = {
                     "policy": policy_tree(learner.policy),
                     "learner": learner.state(),
@@ -326,12 +341,15 @@ def _iterate(
                     "iteration": iteration,
                     "streak": streak,
                     "best": best,
+                    "eval_env_steps": budget.env_steps,
                 }
                 path = run.save(tree, step=iteration, score=score, kind=type(learner).__name__)
                 hooks.on_checkpoint(iteration, path)
             progress.advance(1, note=_note(scalars, best, cfg.evaluation.score))
             if last:
                 break
+    spent_s = before_s + learn_s + eval_s
+    print(f"evaluations took {100 * eval_s / max(spent_s, 1e-9):.0f} % of {spent_s:.0f} s", file=sys.stderr)
     if not run.stop_requested:
         look_again(cfg, run, eval_sim)
     hooks.on_end()
@@ -353,20 +371,10 @@ def _warn_if_unstated(cfg: TrainCfg[Any, Any], result: EvalResult) -> None:
         )
 
 
-def _learned_s(run_path: Path) -> float:
-    """Training time of a resumed run before the resume, s."""
+def _spent_s(run_path: Path) -> tuple[float, float]:
+    """Time of training and of evaluations of a resumed run before the resume, s."""
     rows = read_scalars(run_path / "scalars.jsonl")
-    return rows[-1].get("learn_s", 0.0) if rows else 0.0
-
-
-def _is_evaluated(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
-    """True if an evaluation follows this iteration, apart from the one at the end."""
-    return bool(cfg.evaluation.every) and iteration % cfg.evaluation.every == 0
-
-
-def _is_due(cfg: TrainCfg[Any, Any], iteration: int) -> bool:
-    """True if a checkpoint follows this iteration, apart from the one at the end."""
-    return _is_evaluated(cfg, iteration) or iteration % cfg.checkpoint_every == 0
+    return (rows[-1].get("learn_s", 0.0), rows[-1].get("eval_s", 0.0)) if rows else (0.0, 0.0)
 
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:

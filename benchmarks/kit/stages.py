@@ -53,7 +53,11 @@ def have_run(path: Path, cfg: TrainCfg[Any, Any], before: str) -> str:
 
     It is saved after every iteration, and resumes from there.
     """
-    return have(path, to_json(cfg), before, lambda: _train(replace(cfg, checkpoint_every=1), path))
+    return have(path, to_json(cfg), before, lambda: _train(_always_saved(cfg), path))
+
+
+def _always_saved(cfg: TrainCfg[Any, Any]) -> TrainCfg[Any, Any]:
+    return replace(cfg, checkpoint_every=1, checkpoint_every_env_steps=None)
 
 
 def _train(cfg: TrainCfg[Any, Any], path: Path) -> None:

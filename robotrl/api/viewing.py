@@ -30,7 +30,7 @@ from robotrl.api.inspection import kind_of
 from robotrl.api.verdict import score_of
 from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range, unknown
 from robotrl.registry import make_sim, sim_options
-from robotrl.report.drive_trace import Recorder
+from robotrl.report.drive_trace import DriveRecorder
 from robotrl.report.replay import EpisodePictures, Pick
 from robotrl.rollout.device_wrapper import placed
 from robotrl.rollout.evaluate import RULE, Actor, EvalResult, ExpertActor, evaluate
@@ -249,7 +249,7 @@ def _drives(wish: Wish, sim: VecSim, ids: list[int], keep: int | None) -> Drives
     """Drive from the starts; records at most `keep` drives, failures first, or all if it is None."""
     assert isinstance(sim, HasTrace)
     actor = wish.actor(sim)
-    recorder = None if keep == 0 else Recorder(actor, sim, ids, keep)
+    recorder = None if keep == 0 else DriveRecorder(actor, sim, ids, keep)
     result = evaluate(recorder or actor, sim, ids=ids, seed=wish.seed)
     return Drives(
         driver=wish.actor_name,

@@ -79,7 +79,7 @@ class Driver(Protocol):
         ...
 
 
-class Recorder:
+class DriveRecorder:
     """An actor that wraps another one and records its drives.
 
     Between two calls of `act` the sim steps all envs once; the second call reads the result of that step, and `traces`

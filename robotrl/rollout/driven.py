@@ -46,7 +46,7 @@ class _Listening:
         self._device.close()
 
 
-class Driver:
+class HumanActor:
     """A person at a device as an actor that may end an episode.
 
     An episode waits for the first movement; a demonstration then holds no frames in which nobody moved. Hands off, the
@@ -80,7 +80,7 @@ class Driver:
         if spec.choices is not None:
             raise ConfigError(
                 f"action {spec.names[0]!r} is a choice of {spec.choices[0]}: expected a continuous one to drive, as"
-                " gym/ID has it with its option actions=scores"
+                " gym/ID has it with --sim.actions scores"
             )
         self._listening = _Listening(device)
         self._mapping = VelocityMap(spec, scale, grippers(spec))
@@ -187,7 +187,7 @@ def drive_demos(
             lengths: list[int] = []
             stopped = ""
             try:
-                driver = Driver(device, sim, scale, show=show, say=say)
+                driver = HumanActor(device, sim, scale, show=show, say=say)
                 for run in _episodes(driver, sim, _starts(sim, seed), episodes, say, solved):
                     episode = run.episode
                     writer.add_episode(
@@ -225,7 +225,7 @@ def drive_demos(
 
 
 def _episodes(
-    driver: Driver, sim: VecSim, starts: Iterator[int], count: int, say: Say, solved: list[bool]
+    driver: HumanActor, sim: VecSim, starts: Iterator[int], count: int, say: Say, solved: list[bool]
 ) -> Iterator[SingleRun]:
     """Yield the kept episodes; `solved` gets the success of each that was driven."""
     kept = 0

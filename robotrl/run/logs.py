@@ -28,7 +28,7 @@ NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """Text for numbers that JSON cannot represent."""
 REWARD_GROUPS = ("reward/", "reward_valid/", "reward_age/")
 """Beginnings of scalars of reward sources."""
-OF_TIME = ("env_steps", "sim_share", "updates", "actor_updates")
+OF_TIME = ("env_steps", "sim_share", "eval_s", "eval_share", "updates", "actor_updates")
 """Scalars that TensorBoard shows among times and counts, beside those of seconds."""
 LONGEST_LINE = 1 << 24
 """Largest size of a record in bytes."""
@@ -281,12 +281,14 @@ def tag(name: str) -> str:
     """TensorBoard tag of a scalar, in one of the groups `rollout/`, `eval/`, `time/` and `train/`."""
     if name.partition("/")[0] in ("rollout", "eval", "time", "train"):
         return name
+    if name in OF_TIME:
+        return f"time/{name}"
     for group in ("rollout", "eval"):
         if name.startswith(f"{group}_"):
             return f"{group}/{name.removeprefix(f'{group}_')}"
     if name.startswith(REWARD_GROUPS):
         return f"rollout/{name}"
-    if name in OF_TIME or name.endswith(("_s", "_evaluations")):
+    if name.endswith(("_s", "_evaluations")):
         return f"time/{name}"
     return f"train/{name.rstrip('.')}"
 

@@ -196,7 +196,7 @@ SMALLER = {
     "train": (
         *("--algo.updates", "2", "--algo.updates-per-iteration", "1", "--algo.batch", "8", "--policy.hidden", "16"),
         *("--evaluation.episodes", "2", "--evaluation.num-envs", "2", "--evaluation.animation", "0"),
-        *("--sim.options", "limit_steps=20"),
+        *("--sim.limit-steps", "20"),
     ),
     "eval": ("--episodes", "2"),
 }

@@ -25,7 +25,7 @@ from robotrl.policies.beta import BetaCfg
 from robotrl.registry import make_sim
 from robotrl.report import drive_page, drive_video
 from robotrl.report.drive_pack import pack_drive, reduced
-from robotrl.report.drive_trace import LOOK_S, DriveTrace, Recorder
+from robotrl.report.drive_trace import LOOK_S, DriveRecorder, DriveTrace
 from robotrl.report.server import PageServer
 from robotrl.rollout.evaluate import ExpertActor, evaluate
 from robotrl.run.directory import Run
@@ -108,7 +108,7 @@ def drove() -> Drove:
     ids = [ROUNDABOUT, SIGNAL]
     sim = sim_of(2, limit_s=9.0)
     watcher = Watcher(ExpertActor(sim.make_expert(seed=1)), sim)
-    recorder = Recorder(watcher, sim, ids)
+    recorder = DriveRecorder(watcher, sim, ids)
     evaluate(recorder, sim, ids=ids)
     return Drove(recorder.traces(), watcher.seen, int(sim.core.bank.arrays.maps["signals"].max()))
 
@@ -119,7 +119,7 @@ def crashed() -> DriveTrace:
     count = 40
     sim = sim_of(count, scenarios=["stalled-car"], agents=4, limit_s=40.0)
     ids = list(range(VAL, VAL + count))
-    recorder = Recorder(Constant(sim, 0.0, 0.3), sim, ids)
+    recorder = DriveRecorder(Constant(sim, 0.0, 0.3), sim, ids)
     evaluate(recorder, sim, ids=ids)
     return next(trace for trace in recorder.traces() if "static" in trace.steps[-1].events)
 
@@ -201,7 +201,7 @@ def test_terms_make_the_reward(drove):
 
 def test_a_plan_is_where_the_chunk_takes_the_ego():
     sim = sim_of(1, limit_s=3.0, scenarios=["straight"])
-    recorder = Recorder(Chunks(sim), sim, [VAL])
+    recorder = DriveRecorder(Chunks(sim), sim, [VAL])
     evaluate(recorder, sim, ids=[VAL])
     (trace,) = recorder.traces()
     assert trace.decided == 5
@@ -215,7 +215,7 @@ def test_a_plan_is_where_the_chunk_takes_the_ego():
 
 def test_an_action_that_is_a_trajectory_is_the_plan():
     sim = sim_of(1, limit_s=4.0, scenarios=["curve"], actions="trajectory", points=3)
-    recorder = Recorder(ExpertActor(sim.make_expert()), sim, [VAL])
+    recorder = DriveRecorder(ExpertActor(sim.make_expert()), sim, [VAL])
     evaluate(recorder, sim, ids=[VAL])
     (trace,) = recorder.traces()
     assert trace.trajectory and trace.decided == 1
@@ -254,7 +254,7 @@ def test_of_many_drives_failures_are_kept_first():
             actions[1] = torch.tensor([-1.0, 1.0])
             return actions
 
-    recorder = Recorder(Mixed(), sim, ids, keep=3)
+    recorder = DriveRecorder(Mixed(), sim, ids, keep=3)
     result = evaluate(recorder, sim, ids=ids)
     failed = result.ids[~result.success].tolist()
     assert len(failed) == 3

@@ -206,7 +206,7 @@ def test_a_loss_that_diverges_ends_the_command_and_the_last_checkpoint_stays(tmp
     run = tmp_path / "run"
     words = ["train", "peg-insert-reinflow", "--init-from", str(tmp_path / "clone"), "--run-dir", str(run)]
     words += ["--sim.num-envs", "4", "--algo.num-steps", "8", "--algo.minibatch", "4", "--algo.env-steps", "96"]
-    words += ["--algo.critic-warmup", "1", "--algo.lr", "1e30", "--checkpoint-every", "1"]
+    words += ["--algo.critic-warmup", "1", "--algo.lr", "1e30", "--checkpoint-every-env-steps", "32"]
     words += ["--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.every", "0"]
     assert main(words) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]

@@ -373,7 +373,7 @@ def test_ctrl_c_saves_a_run_ends_its_actor_quietly_and_it_resumes(tmp_path: Path
     words = ["--dataset", str(demos), "--run-dir", str(run), "--actor.process", "--intervention.by", "script"]
     words += ["--sim.num-envs", "2", "--algo.engine", "eager", "--algo.critic-hidden", "16", "--policy.hidden", "16"]
     words += ["--algo.env-steps", "800", "--algo.warmup", "80", "--algo.batch", "16", "--evaluation.episodes", "4"]
-    words += ["--evaluation.animation", "0", "--checkpoint-every", "5"]
+    words += ["--evaluation.animation", "0", "--checkpoint-every-env-steps", "40"]
     command = robotrl("train", "reach-rlpd", *words)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         checkpoints = run / "checkpoints"

@@ -21,7 +21,7 @@ from robotrl.interventions.gamepad import Gamepad
 from robotrl.interventions.keyboard import Keyboard
 from robotrl.interventions.mapping import DeviceState
 from robotrl.registry import make_sim
-from robotrl.rollout.driven import Driver, drive_demos
+from robotrl.rollout.driven import HumanActor, drive_demos
 from robotrl.rollout.evaluate import Turn
 from robotrl.rollout.single import run_single
 from tests.kits.walk_sim import GOAL, Walk
@@ -96,7 +96,7 @@ def test_an_episode_waits_for_the_first_movement_and_ends_with_a_verdict():
     hand = Hand(moved(0), moved(0), moved(1), moved(1), moved(0), moved(0, "keep"))
     shown: list[float] = []
     sim = Walk(1)
-    driver = Driver(hand, sim, 0.5, show=lambda sim: shown.append(hand.now_s), clock=hand, sleep=hand.sleep)
+    driver = HumanActor(hand, sim, 0.5, show=lambda sim: shown.append(hand.now_s), clock=hand, sleep=hand.sleep)
     run = run_single(driver, sim, 2)
     # the touch that begins is not a step; then 0.5 of the bound, rest, and the verdict
     assert run.episode.actions.tolist() == [[0.5], [0.0]]
@@ -108,7 +108,7 @@ def test_an_episode_waits_for_the_first_movement_and_ends_with_a_verdict():
 def test_after_an_end_by_the_sim_the_person_is_asked():
     hand = Hand(moved(1), *[moved(1)] * 4, moved(0), moved(0), moved(0, "discard"))
     sim = Walk(1)
-    driver = Driver(hand, sim, 0.5, show=lambda sim: None, clock=hand, sleep=hand.sleep)
+    driver = HumanActor(hand, sim, 0.5, show=lambda sim: None, clock=hand, sleep=hand.sleep)
     run = run_single(driver, sim, 2)
     assert run.ended and run.episode.success
     assert driver.verdict() == "discard"
@@ -117,8 +117,8 @@ def test_after_an_end_by_the_sim_the_person_is_asked():
 
 def test_a_choice_is_not_driven():
     sim = make_sim("gym/CartPole-v1", 1)
-    with pytest.raises(ConfigError, match=r"is a choice of 2: expected a continuous one .*actions=scores"):
-        Driver(Hand(), sim, 0.5, show=lambda sim: None)
+    with pytest.raises(ConfigError, match=r"is a choice of 2: expected a continuous one .*--sim.actions scores"):
+        HumanActor(Hand(), sim, 0.5, show=lambda sim: None)
 
 
 # a keyboard
@@ -221,7 +221,7 @@ def test_the_command_in_a_real_terminal(terminal, tmp_path):
     ours, theirs = terminal
     command = [sys.executable, "-m", "robotrl.cli", "demos", PENDULUM, "--expert", "keyboard", "--episodes", "1"]
     running = subprocess.Popen(
-        [*command, "--out", "d", "--options", "camera=false"],
+        [*command, "--out", "d", "--sim.camera", "False"],
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -262,7 +262,7 @@ def test_a_gamepad_drives_through_the_command(tmp_path, capsys):
 
     thread = threading.Thread(target=push, daemon=True)
     thread.start()
-    assert main([*asked, "--out", str(tmp_path / "d"), "--options", "camera=false"]) == 0
+    assert main([*asked, "--out", str(tmp_path / "d"), "--sim.camera", "False"]) == 0
     done.set()
     thread.join()
     told = capsys.readouterr()

@@ -93,7 +93,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.002)
 
 
-CLOCK = ("wall_s", "env_steps_per_s", "learn_s", "sim_share")
+CLOCK = ("wall_s", "env_steps_per_s", "learn_s", "sim_share", "eval_s", "eval_share")
 
 
 def scalars(path: Path) -> list[dict[str, Any]]:

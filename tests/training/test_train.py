@@ -100,7 +100,7 @@ def test_a_gaussian_policy_is_cloned(tmp_path, demos):
 
 
 def test_reinflow_fine_tunes_the_clone(tmp_path, clone):
-    arguments = ["--init-from", str(clone), "--evaluation.every", "2", "--algo.critic-warmup", "1", *TINY_RL]
+    arguments = ["--init-from", str(clone), "--evaluation.every-env-steps", "64", "--algo.critic-warmup", "1", *TINY_RL]
     assert main(["train", "peg-insert-reinflow", "--run-dir", str(tmp_path / "r"), *arguments]) == 0
     scalars = check_run(tmp_path / "r", [2, 4], 4)
     assert [line["env_steps"] for line in scalars] == [32, 64, 96, 128]
@@ -112,7 +112,7 @@ def test_reinflow_fine_tunes_the_clone(tmp_path, clone):
 
 
 def test_ppo_trains_from_scratch_and_from_a_clone(tmp_path):
-    arguments = ["--evaluation.every", "2", "--algo.critic-warmup", "0", "--algo.engine", "eager", *TINY_RL]
+    arguments = ["--evaluation.every-env-steps", "64", "--algo.critic-warmup", "0", "--algo.engine", "eager", *TINY_RL]
     assert main(["train", "peg-insert-ppo", "--run-dir", str(tmp_path / "a"), *arguments]) == 0
     scalars = check_run(tmp_path / "a", [2, 4], 4)
     assert scalars[0]["ratio_error"] <= 1e-5

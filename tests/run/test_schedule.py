@@ -1,0 +1,146 @@
+"""The schedule of evaluations and checkpoints by hand, and that every preset keeps the iterations that it had."""
+
+from dataclasses import replace
+
+import pytest
+
+from robotrl.composition import compose
+from robotrl.config import EvalCfg, SimCfg, TrainCfg, check, in_env_steps
+from robotrl.errors import ConfigError
+from robotrl.registry import PRESETS
+from robotrl.run.schedule import EvalBudget, Progress, is_due, is_evaluated, is_marked
+from tests.kits import learner_kit as kit
+
+FORMER = {
+    "drive-ppo": (0, 50),
+    "drive-ppo-raster": (0, 50),
+    "gym-ppo": (5, 10),
+    "gym-sac": (250, 250),
+    "halfcheetah-ppo": (0, 100),
+    "halfcheetah-sac": (1000, 1000),
+    "hopper-ppo": (0, 100),
+    "hopper-sac": (1000, 1000),
+    "peg-insert-dppo": (10, 10),
+    "peg-insert-dsrl": (8, 8),
+    "peg-insert-dsrl-na": (8, 8),
+    "peg-insert-fql-online": (4, 10),
+    "peg-insert-flow-noise": (10, 10),
+    "peg-insert-flow-sde": (10, 10),
+    "peg-insert-ppo": (10, 10),
+    "peg-insert-reinflow": (10, 10),
+    "peg-insert-rlpd": (100, 100),
+    "peg-insert-sac": (100, 100),
+    "pi-rl": (10, 10),
+    "pi-rl-noise": (10, 10),
+    "push-ppo": (10, 10),
+    "quadruped-velocity-ppo": (0, 25),
+    "reach-ppo": (10, 10),
+    "reach-rlpd": (100, 100),
+    "tabletop-dsrl": (10, 10),
+    "tabletop-flow-sde": (10, 10),
+    "tabletop-reinflow": (10, 5),
+    "tabletop-vla-rl": (10, 10),
+    "vla-rl": (10, 10),
+}
+"""Preset to the iterations between evaluations and between checkpoints of version 0.1."""
+
+
+def test_a_mark_of_env_steps_is_crossed_once_by_hand():
+    # iterations of 30 steps, marks at 50, 100, 150: crossed by the iterations that end at 60, 120, 150
+    ends = [Progress(k, 30 * (k - 1), 30 * k) for k in range(1, 7)]
+    assert [at.env_steps for at in ends if is_marked(at, None, 50)] == [60, 120, 150]
+    # an iteration that crosses several marks is marked once
+    assert is_marked(Progress(1, 0, 500), None, 50)
+    assert not any(is_marked(at, None, 0) for at in ends)
+    assert [at.iteration for at in ends if is_marked(at, 2, None)] == [2, 4, 6]
+    assert [k for k in range(1, 31) if is_marked(Progress(k, 0, 0), None, None)] == [10, 20, 30]
+    assert not any(is_marked(at, 0, 50) for at in ends), "0 iterations: only at the end, whatever the env steps"
+
+
+def test_another_number_of_envs_keeps_the_env_steps():
+    cfg = PRESETS.load("gym-ppo")()
+    for envs, expected in ((16, [5, 10, 15, 20]), (8, [10, 20, 30, 40]), (64, [2, 3, 4, 5])):
+        length = cfg.algo.num_steps * envs
+        at = (Progress(k, length * (k - 1), length * k) for k in range(1, 50))
+        assert [found.iteration for found in at if is_evaluated(cfg, found)][:4] == expected
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_every_preset_keeps_its_iterations(name):
+    cfg = PRESETS.load(name)()
+    check(replace(cfg, init_changes=()))
+    length = cfg.algo.num_steps * cfg.sim.num_envs
+    count = min(2200, -(-cfg.algo.env_steps // length))
+    at = [Progress(k, length * (k - 1), length * k) for k in range(1, count + 1)]
+    every, saved = FORMER[name]
+    assert [p.iteration for p in at if is_evaluated(cfg, p)] == [
+        k for k in range(1, count + 1) if every and k % every == 0
+    ]
+    due = [k for k in range(1, count + 1) if (every and k % every == 0) or k % saved == 0]
+    assert [p.iteration for p in at if is_due(cfg, p)] == due
+
+
+def test_presets_count_env_steps_where_their_budget_does():
+    for name in PRESETS.names():
+        cfg = PRESETS.load(name)()
+        counted = cfg.evaluation.every_env_steps is not None
+        assert counted == (name in FORMER), name
+        assert counted == (cfg.checkpoint_every_env_steps is not None), name
+    with pytest.raises(ConfigError, match="BcCfg counts no env steps"):
+        in_env_steps(PRESETS.load("reach-bc-flow")())
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "message"),
+    [
+        (
+            "gym-ppo",
+            {"every": 3},
+            r"evaluation.every is 3 iterations beside evaluation.every_env_steps 10240: expected"
+            r" evaluation.every_env_steps alone; 3 iterations of 16 envs are 6144",
+        ),
+        ("gym-ppo", {"every_env_steps": -1}, "evaluation.every_env_steps is -1: expected 0 or more"),
+        ("gym-ppo", {"max_share": 0.0}, "evaluation.max_share is 0.0: expected above 0, at most 1"),
+        (
+            "reach-bc-flow",
+            {"every_env_steps": 100},
+            "evaluation.every_env_steps is 100 and BcCfg steps no sim: expected"
+            " evaluation.every, in iterations of 100 updates",
+        ),
+    ],
+)
+def test_schedules_that_cannot_be(preset, changes, message):
+    cfg = PRESETS.load(preset)()
+    with pytest.raises(ConfigError, match=message):
+        check(replace(cfg, evaluation=replace(cfg.evaluation, **changes)))
+
+
+def test_a_composed_config_counts_env_steps_where_its_budget_does():
+    ppo, cloned, offline = (compose("mujoco/reach", name) for name in ("ppo", "bc", "iql"))
+    assert ppo.evaluation.every_env_steps == 10 * ppo.algo.num_steps * ppo.sim.num_envs
+    for cfg in (cloned, offline):
+        assert (cfg.evaluation.every_env_steps, cfg.checkpoint_every_env_steps) == (None, None)
+
+
+def test_a_checkpoint_schedule_has_one_unit():
+    cfg = PRESETS.load("gym-ppo")()
+    with pytest.raises(ConfigError, match="checkpoint_every is 1 iterations beside checkpoint_every_env_steps 20480"):
+        check(replace(cfg, checkpoint_every=1))
+    with pytest.raises(ConfigError, match="checkpoint_every_env_steps is 0: expected 1 or more"):
+        check(replace(cfg, checkpoint_every_env_steps=0))
+    plain = TrainCfg(SimCfg("gym/Pendulum-v1"), kit.PPO, kit.GAUSSIAN, evaluation=EvalCfg(every=2))
+    check(plain)
+
+
+def test_the_bound_on_evaluations_by_hand():
+    budget = EvalBudget(0.5)
+    assert budget.allows(100), "the first"
+    budget.env_steps += 100
+    assert budget.allows(100), "100 of 200 is a share of 0.5"
+    budget.env_steps += 100
+    with pytest.warns(UserWarning, match=r"evaluations took 200 env steps beside 150 of training, a share of 0\.57"):
+        assert not budget.allows(150)
+    assert not budget.allows(199), "said once"
+    assert budget.allows(200)
+    assert budget.allows(0), "an algorithm that steps no sim has no bound"
+    assert EvalBudget(1.0, 10**9).allows(1)
