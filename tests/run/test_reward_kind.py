@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from robotrl.config import SimCfg
+from robotrl.config import SimCfg, WeightedReward
 from robotrl.registry import PRESETS
+from robotrl.rewards.function import FunctionRewardCfg
 from robotrl.run.reward_kind import RewardKindCheck
 
 SPARSE = PRESETS.load("peg-insert-reinflow")()
@@ -46,4 +47,4 @@ def test_recipes_of_any_reward_and_learned_rewards_are_not_asked():
     row = {"rollout_return": -50.0, "rollout_success": 0.0}
     assert told(PRESETS.load("gym-ppo")(), row) == []
     assert told(replace(SPARSE, tuned_on="any"), row) == []
-    assert told(replace(SPARSE, sim=replace(SPARSE.sim, reward="classifier")), row) == []
+    assert told(replace(SPARSE, rewards=(WeightedReward("function", 1.0, FunctionRewardCfg("own:reward")),)), row) == []
