@@ -67,9 +67,28 @@ def compose(sim: str, algo: str, policy: str | None = None) -> TrainCfg[Any, Any
     if isinstance(options, HasTrainDefaults):
         for path, value in options.train_defaults.items():
             cfg = _with(cfg, path.split("."), value)
-    # a budget of 0 env steps: it learns offline, and its iterations are updates
-    counts = isinstance(cfg.algo, CountsEnvSteps) and cfg.algo.env_steps > 0
-    return in_env_steps(cfg) if counts else cfg
+    return in_env_steps(cfg) if _counts_env_steps(cfg.algo) else cfg
+
+
+def _counts_env_steps(algo: Any) -> bool:
+    # with a budget of 0 env steps it learns offline, and its iterations are updates
+    return isinstance(algo, CountsEnvSteps) and algo.env_steps > 0
+
+
+def with_algo(cfg: TrainCfg[Any, Any], algo: Any) -> TrainCfg[Any, Any]:
+    """The same training by another algorithm, evaluated and saved by what that algorithm counts.
+
+    Args:
+        cfg: the config.
+        algo: the algorithm's config.
+    """
+    if type(algo) is not type(cfg.algo):
+        cfg = replace(cfg, tuned_on="any")
+    if cfg.evaluation.every_env_steps is not None and not _counts_env_steps(algo):
+        every = None if cfg.evaluation.every_env_steps else 0
+        evaluation = replace(cfg.evaluation, every=every, every_env_steps=None)
+        cfg = replace(cfg, evaluation=evaluation, checkpoint_every=None, checkpoint_every_env_steps=None)
+    return replace(cfg, algo=algo)
 
 
 def weighted_rewards(names: str | Sequence[str] | Mapping[str, float]) -> tuple[WeightedReward, ...]:

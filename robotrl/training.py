@@ -27,6 +27,7 @@ from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
 from robotrl.policies.networks.recompute import recompute
 from robotrl.registry import build_sim
+from robotrl.rewards.kind import RewardKindCheck
 from robotrl.rewards.means import RewardMeans
 from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.source import RewardSetup
@@ -43,7 +44,6 @@ from robotrl.run.final_selection import look_again
 from robotrl.run.locking import StopSignals
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
-from robotrl.run.reward_kind import RewardKindCheck
 from robotrl.run.schedule import EvalBudget, Progress, is_due, is_evaluated
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
 from robotrl.spec.json_fields import name_values

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robotrl.composition import algorithm_cfg, compose, policy_cfg, weighted_rewards, with_sim
+from robotrl.composition import algorithm_cfg, compose, policy_cfg, weighted_rewards, with_algo, with_sim
 from robotrl.config import SimCfg, TrainCfg
 from robotrl.errors import ConfigError, unknown
 from robotrl.registry import PRESETS, SIMS
@@ -139,13 +139,13 @@ def configured(sim: Any, algo: Any, policy: Any, preset: str | None) -> tuple[Tr
             if lost:
                 raise ConfigError(f"sim {sim_name!r} has no {', '.join(lost)}, which preset {preset!r} sets")
         if isinstance(algo, str):
-            base = replace(base, algo=algorithm_cfg(algo))
+            base = with_algo(base, algorithm_cfg(algo))
         if isinstance(policy, str):
             base = replace(base, policy=policy_cfg(policy))
     if options is not None:
         base = replace(base, sim=replace(base.sim, options=options))
     if algo is not None and not isinstance(algo, str):
-        base = replace(base, algo=algo)
+        base = with_algo(base, algo)
     if isinstance(policy, type) and not is_dataclass(policy):
         base = _with_network(base, policy)
     elif policy is not None and not isinstance(policy, str):

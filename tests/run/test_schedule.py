@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from robotrl.composition import compose
+from robotrl.composition import algorithm_cfg, compose, with_algo
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, check, in_env_steps
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS
@@ -120,6 +120,18 @@ def test_a_composed_config_counts_env_steps_where_its_budget_does():
     assert ppo.evaluation.every_env_steps == 10 * ppo.algo.num_steps * ppo.sim.num_envs
     for cfg in (cloned, offline):
         assert (cfg.evaluation.every_env_steps, cfg.checkpoint_every_env_steps) == (None, None)
+
+
+def test_another_algorithm_is_scheduled_by_what_it_counts():
+    sparse, ppo = PRESETS.load("peg-insert-reinflow")(), compose("mujoco/reach", "ppo")
+    assert with_algo(sparse, algorithm_cfg("dppo")).evaluation == sparse.evaluation
+    assert with_algo(sparse, algorithm_cfg("dppo")).tuned_on == "any"
+    assert with_algo(sparse, replace(sparse.algo, lr=1e-5)).tuned_on == "success"
+    cloned = with_algo(ppo, algorithm_cfg("bc"))
+    check(cloned)
+    assert (cloned.evaluation.every_env_steps, cloned.checkpoint_every_env_steps) == (None, None)
+    # evaluated only at the end, it stays so
+    assert with_algo(PRESETS.load("hopper-ppo")(), algorithm_cfg("bc")).evaluation.every == 0
 
 
 def test_a_checkpoint_schedule_has_one_unit():

@@ -213,7 +213,7 @@ def _made(name: str) -> Any:
 
 def _base(names: ChosenNames) -> Any:
     """The config before flags."""
-    from robotrl.composition import algorithm_cfg, compose, policy_cfg, with_sim
+    from robotrl.composition import algorithm_cfg, compose, policy_cfg, with_algo, with_sim
     from robotrl.config import TrainCfg, resolved
 
     if names.preset is None:
@@ -222,7 +222,7 @@ def _base(names: ChosenNames) -> Any:
     if not isinstance(config, TrainCfg):  # a preset of another package may have any type
         return config
     if names.algo is not None:
-        config = dataclasses.replace(config, algo=algorithm_cfg(names.algo))
+        config = with_algo(config, algorithm_cfg(names.algo))
     if names.policy is not None:
         config = dataclasses.replace(config, policy=policy_cfg(names.policy))
     if names.sim is None:

@@ -8,7 +8,7 @@ import pytest
 from robotrl.config import SimCfg, WeightedReward
 from robotrl.registry import PRESETS
 from robotrl.rewards.function import FunctionRewardCfg
-from robotrl.run.reward_kind import RewardKindCheck
+from robotrl.rewards.kind import RewardKindCheck
 
 SPARSE = PRESETS.load("peg-insert-reinflow")()
 
