@@ -120,6 +120,9 @@ EXTRA_OF_MODULE = {
     "av": "video",
     "peft": "vla",
     "huggingface_hub": "vla",
+    "viser": "viewer",
+    "trimesh": "viewer",
+    "wandb": "wandb",
 }
 """Module name to the robotrl extra that installs it."""
 

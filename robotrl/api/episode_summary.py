@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from robotrl.report.drive_pack import pack_drive
 from robotrl.report.drive_page import DrivePage, EpisodeRow, Share, render_drives
 from robotrl.report.drive_trace import DriveTrace
-from robotrl.report.drive_video import frame_count, palette, video_frames
+from robotrl.report.drive_video import frame_count, grid_count, grid_frames, palette, video_frames
+from robotrl.report.replay import Layout
 from robotrl.report.text import percent
 from robotrl.rollout.evaluate import EvalResult
 from robotrl.utils.media import write_video
@@ -70,9 +71,17 @@ class Drives(NamedTuple):
             )
         return out
 
-    def write_video(self, path: Path) -> int:
-        """Write all drives to one video, in sequence; returns the number of frames."""
-        frames, count = video_frames(self.traces, self.dt_s), frame_count(self.traces, self.dt_s)
+    def write_video(self, path: Path, layout: Layout | None = None) -> int:
+        """Write all drives to one video; returns the number of frames.
+
+        Args:
+            path: file that ends in .gif or .mp4.
+            layout: "grid" shows all side by side; "sequence", the default, one after another.
+        """
+        if layout == "grid":
+            frames, count = grid_frames(self.traces, self.dt_s), grid_count(self.traces, self.dt_s)
+        else:
+            frames, count = video_frames(self.traces, self.dt_s), frame_count(self.traces, self.dt_s)
         return write_video(frames, count, palette(), path)
 
     def _shares(self) -> list[Share]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from robotrl.api.verdict import Score, rate_words, return_words, rule_words
 from robotrl.errors import CapabilityError, RobotrlError, unknown
 from robotrl.report.eval_page import EvalPage, render_evaluation
-from robotrl.report.replay import PAGE_FRAMES, EpisodePictures, Frames, Pick
+from robotrl.report.replay import PAGE_FRAMES, EpisodePictures, Frames, Layout, Pick
 from robotrl.report.replay_video import Mosaic
 from robotrl.report.text import number
 from robotrl.rollout.evaluate import Actor, EvalResult, evaluate
@@ -253,11 +254,19 @@ class Replays:
         judged = "" if self.score == "return" else "success, " if replay.success else "failed, "
         return f"start {replay.name}: {judged}return {number(replay.ret)}, {replay.length} steps"
 
-    def write_video(self, path: Path) -> int:
-        """Write the episodes side by side as a video; returns the number of frames."""
-        mosaic = Mosaic(self.replays, self.dt_s, self.score == "success")
-        fps = min(max(round(mosaic.fps), 1), MAX_FPS)
-        return write_video(mosaic.frames(), len(mosaic), mosaic.sample(), path, fps)
+    def write_video(self, path: Path, layout: Layout | None = None) -> int:
+        """Write the episodes as a video; returns the number of frames.
+
+        Args:
+            path: file that ends in .gif or .mp4.
+            layout: "sequence" shows one after another; "grid", the default, all side by side.
+        """
+        groups = [[replay] for replay in self.replays] if layout == "sequence" else [self.replays]
+        mosaics = [Mosaic(group, self.dt_s, self.score == "success") for group in groups]
+        fps = min(max(max(round(mosaic.fps) for mosaic in mosaics), 1), MAX_FPS)
+        frames = chain.from_iterable(mosaic.frames() for mosaic in mosaics)
+        sample = np.concatenate([mosaic.sample() for mosaic in mosaics])
+        return write_video(frames, sum(map(len, mosaics)), sample, path, fps)
 
     def page(self, whole: bool = False) -> str:
         """HTML page that shows the episodes.

@@ -28,7 +28,7 @@ from robotrl.api.filming import (
 )
 from robotrl.api.inspection import kind_of
 from robotrl.api.verdict import score_of
-from robotrl.errors import CapabilityError, ConfigError, RobotrlError, out_of_range, unknown
+from robotrl.errors import CapabilityError, ConfigError, RobotrlError, nearest, out_of_range, unknown
 from robotrl.registry import make_sim, sim_options
 from robotrl.report.drive_trace import DriveRecorder
 from robotrl.report.replay import EpisodePictures, Pick
@@ -351,17 +351,23 @@ def starts_of(
     return found
 
 
-def check_video(path: Path) -> None:
+def check_video(path: Path, option: str = "--video") -> None:
     """Check that a video of this format can be written.
+
+    Args:
+        path: the file.
+        option: the option that names it, for errors.
 
     Raises:
         ConfigError: the file extension is not in `VIDEOS`, or it is mp4 and PyAV is not installed.
     """
     ending = path.suffix.lower()
     if ending not in VIDEOS:
-        raise ConfigError(f"--video is {path}: expected a name that ends in {' or '.join(VIDEOS)}")
+        close = nearest(ending, VIDEOS) if ending else None
+        hint = f"did you mean {path.with_suffix(close)}? " if close else ""
+        raise ConfigError(f"{option} is {path}: {hint}expected a name that ends in {' or '.join(VIDEOS)}")
     if ending == ".mp4" and importlib.util.find_spec("av") is None:
         raise ConfigError(
-            f"--video is {path}: mp4 needs the module 'av': {install_line('video')}; or a name that ends in .gif"
+            f"{option} is {path}: mp4 needs the module 'av': {install_line('video')}; or a name that ends in .gif"
             " needs nothing"
         )

@@ -37,6 +37,8 @@ EXTRAS = {
     ),
     "cuda": ("numba.cuda", "numba_cuda"),
     "video": ("av",),
+    "viewer": ("viser", "trimesh"),
+    "wandb": ("wandb",),
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from robotrl import __version__
-from robotrl.errors import RobotrlError, short, unknown
+from robotrl.errors import ConfigError, RobotrlError, short, unknown
 from robotrl.registry import EXTRA_OF_MODULE
 from robotrl.utils.installation import install_line
 from robotrl.utils.safe_path import leave_working_directory
@@ -37,6 +37,8 @@ COMMANDS = {
     "train": CommandRow("train", "train a preset, or resume a run"),
     "eval": CommandRow("eval", "success of a run, checkpoint or bundle on numbered starts"),
     "view": CommandRow("view", "look at episodes in the browser, or write them as a page or a moving picture"),
+    "video": CommandRow("video", "write episodes on held-out starts as a gif or an mp4"),
+    "compare": CommandRow("compare", "compare runs over seeds: curves, scores, differences in config"),
     "export": CommandRow("export", "turn a run into a bundle that needs no torch, and prove that it acts the same"),
     "import": CommandRow("import_policy", "read a published vision-language-action policy strictly, and store it"),
     "inspect": CommandRow("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
@@ -97,7 +99,8 @@ def usage() -> str:
     return (
         f"robotrl {__version__}: train, fine-tune and deploy robot policies\n\n"
         f"usage: robotrl COMMAND [options]\n\n{rows}\n\n"
-        "robotrl COMMAND --help shows the options of a command; robotrl --version prints the version."
+        "robotrl COMMAND --help shows the options of a command; robotrl --version prints the version;\n"
+        "robotrl --completion bash|zsh|fish prints a script that completes commands, options and names."
     )
 
 
@@ -113,10 +116,26 @@ def dispatch(argv: Sequence[str]) -> int:
     if argv[0] in ("-V", "--version"):
         print(f"robotrl {__version__}")
         return 0
+    if argv[0] in ("--completion", "--complete"):
+        return _complete(argv)
     if argv[0] not in COMMANDS:
         raise unknown("command", argv[0], COMMANDS)
     module = importlib.import_module(f"robotrl.cli.commands.{COMMANDS[argv[0]].module}")
     return module.main(list(argv[1:]))
+
+
+def _complete(argv: Sequence[str]) -> int:
+    """Print a completion script, or for such a script the completions of the words typed so far."""
+    from robotrl.cli import completion
+
+    if argv[0] == "--complete":
+        found = completion.candidates(argv[1:], {name: row.module for name, row in COMMANDS.items()})
+        print(*found, sep="\n", end="\n" if found else "")
+        return 0
+    if len(argv) != 2:
+        raise ConfigError(f"--completion takes one shell: {', '.join(completion.SCRIPTS)}")
+    print(completion.script(argv[1]), end="")
+    return 0
 
 
 _IN_CODE = warnings.formatwarning

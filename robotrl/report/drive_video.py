@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from robotrl.report.drive_trace import DriveTrace
 from robotrl.spec.drive_trace import KINDS, TraceFrame
+from robotrl.utils.media import grid
 
 if TYPE_CHECKING:
     from PIL import ImageDraw
@@ -61,6 +62,28 @@ def video_frames(traces: Sequence[DriveTrace], dt_s: float) -> Iterator[tuple[ND
         shown = _shown(trace, dt_s)
         for step in shown:
             yield film.picture(step), HOLD_S if step == shown[-1] else (shown[1] - shown[0]) * dt_s
+
+
+def grid_count(traces: Sequence[DriveTrace], dt_s: float) -> int:
+    """Number of frames of `grid_frames`."""
+    return max(len(_shown(trace, dt_s)) for trace in traces)
+
+
+def grid_frames(traces: Sequence[DriveTrace], dt_s: float) -> Iterator[tuple[NDArray[np.uint8], float]]:
+    """Frames of all drives side by side, in real time, and the seconds for which each is shown.
+
+    A drive that has ended waits in its last frame.
+    """
+    films = [DriveVideo(trace, dt_s) for trace in traces]
+    steps = [_shown(trace, dt_s) for trace in traces]
+    pictures: list[NDArray[np.uint8]] = [film.picture(shown[0]) for film, shown in zip(films, steps, strict=True)]
+    last = grid_count(traces, dt_s) - 1
+    for place in range(last + 1):
+        for index, shown in enumerate(steps):
+            if 0 < place < len(shown):
+                pictures[index] = films[index].picture(shown[place])
+        every = max(round(FRAME_S / dt_s), 1) * dt_s
+        yield grid([picture[None] for picture in pictures])[0], HOLD_S if place == last else every
 
 
 def palette() -> NDArray[np.uint8]:

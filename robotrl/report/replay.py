@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 Frames = NDArray[np.uint8]
 Pick = Literal["first", "failures", "successes", "worst", "best"]
 """Selection of episodes by outcome."""
+Layout = Literal["grid", "sequence"]
+"""Place of several episodes in one video: side by side, or one after another."""
 
 PAGE_BYTES = 6 << 20
 """Size limit of all sprite sheets of a page together."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robotrl.fn.stats import bootstrap, iqm, wilson
+from robotrl.fn.stats import bootstrap, iqm, student_t, t_quantile, wilson
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,22 @@ def test_bootstrap_is_seeded_and_covers():
         hits += interval.low <= 1.0 <= interval.high
     assert hits >= 33
     assert not math.isnan(found.low)
+
+
+def test_t_quantiles_are_those_of_the_tables():
+    for freedom, expected in ((1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (9, 2.2622), (30, 2.0423)):
+        assert t_quantile(0.975, freedom) == pytest.approx(expected, abs=1e-4)
+    assert t_quantile(0.95, 5) == pytest.approx(2.0150, abs=1e-4)
+    assert t_quantile(0.975, 100_000) == pytest.approx(1.95999, abs=1e-4)
+    for probability, freedom in ((0.5, 3), (1.0, 3), (0.9, 0)):
+        with pytest.raises(ValueError, match="expected"):
+            t_quantile(probability, freedom)
+
+
+def test_student_t_by_hand():
+    # mean 3, squares 4 + 0 + 4 over 2: deviation 2; 4.3027 * 2 / sqrt(3) = 4.9683
+    found = student_t(np.array([1.0, 3.0, 5.0]))
+    assert found == pytest.approx((3.0, 3 - 4.96828, 3 + 4.96828, 3), abs=1e-4)
+    assert student_t(np.array([2.0, 2.0])) == (2.0, 2.0, 2.0, 2)
+    with pytest.raises(ValueError, match="has 1 numbers"):
+        student_t(np.array([1.0]))

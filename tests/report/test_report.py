@@ -27,7 +27,7 @@ from robotrl.report.charts import _spread
 from robotrl.report.page import render, verdict
 from robotrl.report.text import count, micros, percent, seconds
 
-VOID = {"meta", "input"}
+VOID = {"meta", "input", "img"}
 
 CLONE = Level("clone", "clone", 0.457, 0.397, 0.518, 256)
 TUNED = Level("tuned", "fine-tuned", 0.984, 0.9605, 0.994, 256)

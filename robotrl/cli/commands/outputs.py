@@ -23,6 +23,7 @@ OF_A_RUN = (
     "tb",
     "checkpoints",
     "base",
+    "wandb",
 )
 """Files of a run; other files may be in its directory."""
 

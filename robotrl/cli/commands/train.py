@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import tyro
 
@@ -19,17 +19,38 @@ from robotrl.errors import CapabilityError, ConfigError
 from robotrl.registry import ALGORITHMS, POLICIES, PRESETS, SIMS
 from robotrl.spec.json_fields import renamed_field
 
+if TYPE_CHECKING:
+    from robotrl.run.callbacks import Callback
+
 COMMAND = "robotrl train"
 
 
 @dataclass(frozen=True)
-class Resume:
+class LogFlags:
+    """Options of any training beside its config; a run does not store them."""
+
+    logger: Literal["tensorboard", "wandb"] = "tensorboard"
+    """Where scalars are shown: TensorBoard files, which every run has, or also Weights & Biases (robotrl[wandb])."""
+    callback: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE:CLASS ...")] = ()
+    """Callbacks of your own: classes that derive from robotrl.run.callbacks.Callback, made without arguments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(LogFlags):
     """Resume a run from its newest undamaged checkpoint."""
 
     resume: Path
     """Directory of the run."""
     accept_changed_inputs: bool = False
     """Continue although the config, the dataset or another input has changed since the run began."""
+
+
+@dataclass(frozen=True)
+class RunFlags(LogFlags):
+    """Options of a new run beside its config and the names of its parts."""
+
+    run_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """The run's directory; default runs/NAME."""
 
 
 class ChosenNames(NamedTuple):
@@ -78,19 +99,21 @@ def main(argv: Sequence[str]) -> int:
     if any(word.partition("=")[0] in ("--resume", "--accept-changed-inputs") for word in argv):
         args = parse(Resume, COMMAND, argv)
         _loading(f"--resume {args.resume}")
+        hooks = _callbacks(args)
         from robotrl.training import resume
 
-        _tell(resume(args.resume, accept_changed_inputs=args.accept_changed_inputs))
+        _tell(resume(args.resume, hooks, accept_changed_inputs=args.accept_changed_inputs))
         return 0
     names, rest = split_names(argv)
     if not {"-h", "--help"} & set(argv):
         _loading(names.run_name)
-    config, run_dir = parse_config(names, rest)
+    config, flags = parse_run(names, rest)
+    hooks = _callbacks(flags)
     from robotrl.run.free_path import free_run_dir
     from robotrl.training import train
 
     try:
-        path = train(config, run_dir if run_dir is not None else free_run_dir(names.run_name))
+        path = train(config, free_run_dir(names.run_name) if flags.run_dir is None else flags.run_dir, hooks)
     except CapabilityError as error:
         raise _with_fitting_policy(error, names, config) from error
     _tell(path)
@@ -105,6 +128,18 @@ def _with_fitting_policy(error: CapabilityError, names: ChosenNames, config: Any
     if names.policy is None or not isinstance(algo, HasDefaultPolicy) or algo.default_policy == names.policy:
         return error
     return CapabilityError(f"{error}; a policy that fits: --policy {algo.default_policy}")
+
+
+def _callbacks(flags: LogFlags) -> list[Callback]:
+    """Make the callbacks that were asked for."""
+    from robotrl.run.user_callbacks import load_callback
+
+    hooks = [load_callback(target) for target in flags.callback]
+    if flags.logger == "wandb":
+        from robotrl.run.wandb_logger import WandbLogger
+
+        hooks.append(WandbLogger())
+    return hooks
 
 
 def _tell(path: Path) -> None:
@@ -234,7 +269,13 @@ def _base(names: ChosenNames) -> Any:
 
 
 def parse_config(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, Path | None]:
-    """Config of the named parts with the overrides of `argv`, and the run directory if one was given.
+    """Config of the named parts with the overrides of `argv`, and the run directory if one was given."""
+    config, flags = parse_run(names, argv)
+    return config, flags.run_dir
+
+
+def parse_run(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, RunFlags]:
+    """Config of the named parts with the overrides of `argv`, and the other options.
 
     Raises:
         ConfigError: no such preset, no such field, or an invalid value.
@@ -247,29 +288,16 @@ def parse_config(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, Path | N
         before = with_profile(before, names.profile)
     rewards, argv = RewardFlags.split(before, argv)
     config = rewards.hidden(before)
-    # One parser for --run-dir and the config's fields, so that help lists both and typos are matched against both.
+    # One parser for the options and the config's fields, so that help lists both and typos are matched against both.
+    field = ("config", Annotated[_concrete(config), tyro.conf.arg(name="")], dataclasses.field(default=config))
     both = dataclasses.make_dataclass(
-        "Train",
-        [
-            (
-                "run_dir",
-                Annotated[
-                    Path | None,
-                    tyro.conf.arg(metavar="DIR", help=f"The run's directory; default runs/{names.run_name}."),
-                ],
-                None,
-            ),
-            ("config", Annotated[_concrete(config), tyro.conf.arg(name="")], dataclasses.field(default=config)),
-            *rewards.fields(),
-        ],
-        frozen=True,
-        kw_only=True,
+        "Train", [field, *rewards.fields()], bases=(RunFlags,), frozen=True, kw_only=True
     )
     both.__doc__ = f"Train {names.run_name}. --sim, --policy, --algo, --reward and --profile NAME choose its parts."
     command = f"{COMMAND} {names.preset or f'--sim {names.sim} --algo {names.algo}'}"
     parsed: Any = parse(both, command, argv)
     _check_policy(config, parsed.config, names)
-    return rewards.restored(parsed.config, parsed), parsed.run_dir
+    return rewards.restored(parsed.config, parsed), parsed
 
 
 def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
