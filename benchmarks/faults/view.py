@@ -392,7 +392,7 @@ def _page(name: str, command: str, values: np.ndarray) -> str:
             length=np.ones(len(values), np.int64),
             returns=values,
             tiles=[(name, name)],
-            replays=[EpisodePictures(name, True, 1.0, 1, (0,), frames)],
+            replays=[EpisodePictures(name, 0, True, 1.0, 1, (0,), frames, (1.0,))],
             chosen=name,
             command=command,
             settings={name: name},

@@ -182,6 +182,7 @@ def film(
     plans = steps_shown(lengths, shown_dt_s(sim), rate)
     taken: list[list[Frames]] = [[] for _ in ids]
     size: list[tuple[int, int]] = []
+    rewards: list[NDArray[np.float32]] = []
     with track(sum(map(len, plans)), "replays", "pictures") as bar:
 
         def look(step: int) -> None:
@@ -196,7 +197,7 @@ def film(
                 taken[env].append(picture)
             bar.advance(len(envs))
 
-        result = evaluate(actor, sim, ids=ids, seed=seed, on_step=look)
+        result = evaluate(actor, sim, ids=ids, seed=seed, on_step=look, on_reward=rewards.append)
     replays: list[EpisodePictures] = []
     for env, plan in enumerate(plans):
         length = int(result.length[env])
@@ -204,9 +205,9 @@ def film(
         kept = [k for k, step in enumerate(plan[: len(taken[env])]) if step < length]
         frames = np.stack([taken[env][k] for k in kept])
         steps = tuple(plan[k] for k in kept)
-        replays.append(
-            EpisodePictures(names[env], bool(result.success[env]), float(result.returns[env]), length, steps, frames)
-        )
+        earned = tuple(float(step[env]) for step in rewards[:length])
+        won, ret = bool(result.success[env]), float(result.returns[env])
+        replays.append(EpisodePictures(names[env], int(ids[env]), won, ret, length, steps, frames, earned))
     return FilmedEpisodes(replays, result)
 
 

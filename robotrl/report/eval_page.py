@@ -14,7 +14,8 @@ from robotrl.report.histogram import ValueGroup, histogram
 from robotrl.report.replay import EpisodePictures, pack_replays
 from robotrl.report.text import esc, number
 
-STYLES = ("style.css", "replays.css")
+STYLES = ("style.css", "drive.css", "replays.css")
+SCRIPTS = ("drive_charts.js", "episodes.js")
 FEW = 3
 """Up to this number of replays, they are shown larger."""
 
@@ -72,20 +73,48 @@ def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
 def _replays(page: EvalPage) -> str:
     if not page.replays:
         return f'<section><h2>Replays</h2><p class="why">{esc(page.chosen)}</p></section>' if page.chosen else ""
-    payload = {"dt": page.dt_s, "replays": pack_replays(page.replays)}
+    payload = {"dt": page.dt_s, "judged": page.judged, "replays": pack_replays(page.replays)}
     data = json.dumps(payload, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     cards = "".join(_card(k, replay, page.judged) for k, replay in enumerate(page.replays))
     speeds = "".join(
         f'<option value="{speed}"{" selected" if speed == "1" else ""}>{speed} &times;</option>'
         for speed in ("0.25", "0.5", "1", "2", "4")
     )
+    script = "\n".join(resource(name) for name in SCRIPTS)
     return (
-        f"<section><h2>Replays</h2><p>{esc(page.chosen)} A click on a picture stops it.</p>"
-        '<div class="controls"><button id="play" type="button">Play</button>'
-        f'<select id="speed" aria-label="speed">{speeds}</select></div>'
-        f'<div class="replays{" few" if len(page.replays) <= FEW else ""}">{cards}</div>'
-        "<noscript><p>The replays need JavaScript.</p></noscript></section>"
+        _stage(page, speeds) + '<section><details id="together"><summary>All replays side by side</summary>'
+        '<div class="controls"><button id="play-all" type="button">Play</button>'
+        f'<select id="speed-all" aria-label="speed of all">{speeds}</select></div>'
+        f'<div class="replays{" few" if len(page.replays) <= FEW else ""}">{cards}</div></details></section>'
         f'<script type="application/json" id="replays">{data}</script>\n<script>\n{resource("replays.js")}</script>'
+        f'<script>\n(() => {{\n"use strict";\n{script}}})();\n</script>'
+    )
+
+
+def _stage(page: EvalPage, speeds: str) -> str:
+    """One episode at a time: its pictures, a scrub bar, and its rewards; beside it the list of episodes."""
+    first = page.replays[0]
+    return (
+        f'<p class="selection">{esc(page.chosen)}</p>'
+        '<div class="stage"><div class="screen"><div class="picture">'
+        '<canvas id="film" role="img" aria-label="the chosen episode"></canvas>'
+        '<span id="scenario"></span><span id="end" hidden></span></div>'
+        '<div class="bar"><button type="button" id="play" aria-label="play"></button>'
+        '<button type="button" id="back" title="a step back (&larr;)" aria-label="a step back">&lsaquo;</button>'
+        '<button type="button" id="on" title="a step on (&rarr;)" aria-label="a step on">&rsaquo;</button>'
+        '<div class="track"><div class="rail"><div id="done"></div></div><div id="marks"></div>'
+        '<input id="scrub" type="range" min="0" value="0" step="any" aria-label="step"></div>'
+        f'<span id="clock"></span><select id="speed" aria-label="speed">{speeds}</select></div>'
+        '<div id="plots" class="under"></div></div>'
+        '<aside><h2>Episodes</h2><div id="episodes"></div></aside></div>'
+        '<p class="starts">A start is named by its split and its number there, from 0: '
+        f"<b>{esc(first.name)}</b> is start id {first.state_id}. The same start, policy and seed give the same "
+        f"episode: <code>robotrl view</code> with <code>--state-id {first.state_id}</code> shows this one again. "
+        "A picture shows the state before its step.</p>"
+        "<noscript><p>The replays need JavaScript.</p></noscript>"
+        "<footer><kbd>space</kbd> plays, <kbd>&larr;</kbd> <kbd>&rarr;</kbd> go by a step (<kbd>shift</kbd>: by ten), "
+        "<kbd>&uarr;</kbd> <kbd>&darr;</kbd> by an episode; a click on a chart goes there. "
+        "<code>#e=1&amp;t=20</code> behind the address opens the second episode at step 20.</footer>"
     )
 
 

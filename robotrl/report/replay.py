@@ -29,6 +29,8 @@ class EpisodePictures(NamedTuple):
 
     name: str
     """Name of its start: the split and the number within it."""
+    state_id: int
+    """Id of its start, which names it in every process."""
     success: bool
     ret: float
     """Sum of rewards."""
@@ -38,6 +40,8 @@ class EpisodePictures(NamedTuple):
     """(F,) step before which each frame was rendered."""
     frames: Frames
     """(F, height, width, 3) uint8."""
+    rewards: tuple[float, ...]
+    """(T,) reward of each step."""
 
 
 def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
@@ -49,8 +53,9 @@ def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
 def pack_replays(replays: Sequence[EpisodePictures], limit: int = PAGE_BYTES) -> list[dict[str, Any]]:
     """Replays as JSON values for the page's player.
 
-    Each is `{"steps", "length", "width", "height", "columns", "sheet"}`: the sheet is an image as a data URL, with
-    the frames row by row. If all sheets together would be larger than `limit` bytes, frames are left out.
+    Each is `{"name", "id", "ok", "ret", "rewards", "steps", "length", "width", "height", "columns", "sheet"}`: the
+    sheet is an image as a data URL, with the frames row by row; rewards have six significant digits. If all sheets
+    together would be larger than `limit` bytes, frames are left out.
     """
     share = limit // max(len(replays), 1)
     return [_packed(thinned(replay, PAGE_FRAMES), share) for replay in replays]
@@ -63,6 +68,11 @@ def _packed(replay: EpisodePictures, limit: int) -> dict[str, Any]:
         sheet, columns = _sheet(replay.frames)
     _, height, width, _ = replay.frames.shape
     return {
+        "name": replay.name,
+        "id": replay.state_id,
+        "ok": replay.success,
+        "ret": replay.ret,
+        "rewards": [float(f"{reward:.6g}") for reward in replay.rewards],
         "steps": list(replay.steps),
         "length": replay.length,
         "width": width,

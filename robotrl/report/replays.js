@@ -4,8 +4,8 @@
   const source = document.getElementById("replays");
   const { dt, replays } = JSON.parse(source.textContent);
   const PAUSE_S = 1.2;
-  const play = document.getElementById("play"), speed = document.getElementById("speed");
-  let running = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const play = document.getElementById("play-all"), speed = document.getElementById("speed-all");
+  let running = false;
 
   const players = replays.map((replay, index) => {
     const card = document.getElementById("replay-" + index), canvas = card.querySelector("canvas");
@@ -71,6 +71,9 @@
     }, { rootMargin: "100px" });
     for (const player of players) watcher.observe(player.canvas);
   }
-  start(running);
+  // closed at first: then nothing runs
+  const together = document.getElementById("together");
+  together.addEventListener("toggle", () => start(together.open && !matchMedia("(prefers-reduced-motion: reduce)").matches));
+  start(false);
   requestAnimationFrame(tick);
 })();

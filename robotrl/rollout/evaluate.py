@@ -192,6 +192,8 @@ class Episode(NamedTuple):
 
 OnStep = Callable[[int], None]
 """Callback before each step, with the step's index; for example to render frames."""
+OnReward = Callable[[NDArray[np.float32]], None]
+"""Callback after each step, with its rewards (N,)."""
 
 
 def run_episodes(
@@ -201,6 +203,7 @@ def run_episodes(
     *,
     record: bool = False,
     on_step: OnStep | None = None,
+    on_reward: OnReward | None = None,
     description: str = "episodes",
 ) -> list[Episode]:
     """Run each listed start exactly once.
@@ -211,6 +214,7 @@ def run_episodes(
         ids: start ids, in the order of the result.
         record: keep observations, actions and rewards.
         on_step: called before each step.
+        on_reward: called after each step with its rewards.
         description: text of the progress bar.
 
     Raises:
@@ -244,6 +248,8 @@ def run_episodes(
             step_index += 1
             lengths += 1
             returns += step.reward.cpu().numpy()
+            if on_reward is not None:
+                on_reward(step.reward.cpu().numpy().copy())
             if record:
                 tape.append((before, actions.cpu().numpy().copy(), step.reward.cpu().numpy().copy()))
             started = step.terminated | step.truncated
@@ -371,6 +377,7 @@ def evaluate(
     mode: Mode | None = None,
     ids: Sequence[int] | NDArray[np.int64] | None = None,
     on_step: OnStep | None = None,
+    on_reward: OnReward | None = None,
 ) -> EvalResult:
     """Success rate of a policy over held-out starts, each run exactly once.
 
@@ -383,6 +390,7 @@ def evaluate(
         mode: "sample" or "mean"; None takes the policy's `deploy_mode`.
         ids: start ids to run instead.
         on_step: called before each step with its index.
+        on_reward: called after each step with its rewards (N,).
 
     Raises:
         CapabilityError: the sim has no numbered starts.
@@ -402,7 +410,7 @@ def evaluate(
     # reseed, so that the result does not depend on earlier use: in third-party sims random streams matter besides the
     # start
     sim.reset(seed=seed)
-    result = run_episodes(actor, sim, ids, on_step=on_step, description="evaluate")
+    result = run_episodes(actor, sim, ids, on_step=on_step, on_reward=on_reward, description="evaluate")
     success = np.array([e.success for e in result])
     return EvalResult(
         np.array([e.state_id for e in result], np.int64),

@@ -180,7 +180,7 @@ def moving(name, length, steps, success=True, size=(12, 16)):
     frames = np.zeros((len(steps), *size, 3), np.uint8)
     for k, step in enumerate(steps):
         frames[k] = 2 * step
-    return EpisodePictures(name, success, 1.5, length, tuple(steps), frames)
+    return EpisodePictures(name, 7, success, 1.5, length, tuple(steps), frames, (0.0,) * length)
 
 
 def sheet_of(packed):
@@ -208,7 +208,8 @@ def test_sheets_that_are_too_large_lose_frames_but_not_the_ends():
     rng = np.random.default_rng(0)
     steps = tuple(range(60))
     replays = [
-        EpisodePictures("a", True, 0.0, 60, steps, rng.integers(0, 256, (60, 40, 60, 3), np.uint8)) for _ in range(2)
+        EpisodePictures("a", 7, True, 0.0, 60, steps, rng.integers(0, 256, (60, 40, 60, 3), np.uint8), (0.0,) * 60)
+        for _ in range(2)
     ]
     whole, small = pack_replays(replays), pack_replays(replays, 100_000)
     assert len(whole[0]["steps"]) == 60
@@ -324,6 +325,8 @@ def test_what_cannot_be_looked_at_is_named(capsys, reach, pendulum, tmp_path):
     ):
         assert main(["view", *map(str, asked), "--video", video]) == 2
         assert expected in capsys.readouterr().err.splitlines()[-1]
+    assert main(["video", str(pendulum), "--options", "camera=false", "--out", video]) == 2
+    assert "sim 'gym/Pendulum-v1' lacks HasCamera" in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -398,9 +401,26 @@ def test_drawing_without_a_display_says_nothing_of_it(tmp_path):
 
 def test_the_script_of_the_page_is_javascript(pendulum, tmp_path):
     text = report(Wish(pendulum, episodes=2, split="test"), 2, "x").page(whole=True)
-    (script,) = re.findall(r"<script>\n(.*?)</script>", text, re.DOTALL)
-    (tmp_path / "page.js").write_text(script)
-    done = node(["--check", str(tmp_path / "page.js")], return_completed_process=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    wanted = {"play", "speed", "replay-0", "replay-1"}
-    assert wanted <= {attributes.get("id") for _, attributes in Page(text).tags}
+    scripts = re.findall(r"<script>\n(.*?)</script>", text, re.DOTALL)
+    assert len(scripts) == 2
+    for script in scripts:
+        (tmp_path / "page.js").write_text(script)
+        done = node(["--check", str(tmp_path / "page.js")], return_completed_process=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    known = {attributes.get("id") for _, attributes in Page(text).tags}
+    assert {"replay-0", "replay-1"} <= known
+    # every element that the scripts ask for is there
+    asked = set(re.findall(r'(?:byId|getElementById)\("([\w-]+)"\)', "".join(scripts))) - {"replays"}
+    assert asked <= known
+
+
+def test_the_page_has_each_step_of_its_episodes(pendulum):
+    """What the charts under the pictures draw: rewards that sum up to the return, one for each step."""
+    seen = report(Wish(pendulum, episodes=3, split="test"), 2, "x")
+    replays = payload(seen.page(whole=True))["replays"]
+    assert [one["id"] for one in replays] == [replay.state_id for replay in seen.replays]
+    returns = dict(zip(seen.result.ids.tolist(), seen.result.returns.tolist(), strict=True))
+    for one in replays:
+        assert len(one["rewards"]) == one["length"]
+        assert sum(one["rewards"]) == pytest.approx(returns[one["id"]], rel=1e-4) == pytest.approx(one["ret"], rel=1e-4)
+        assert one["name"] == f"test {one['id'] - TEST}"
