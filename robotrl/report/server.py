@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 
@@ -10,6 +11,21 @@ from robotrl.errors import ConfigError
 
 HOST = "127.0.0.1"
 """Loopback address: only this machine can connect."""
+PORTS_TRIED = 100
+
+
+def free_port(near: int) -> int:
+    """A free port on this machine's loopback address: the next from `near` on, or any for 0 and if none is near."""
+    first = max(near, 1024)
+    for port in (*(range(first, min(first + PORTS_TRIED, 1 << 16)) if near else ()), 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ConfigError("no port is free on this machine")
 
 
 class PageServer(ThreadingHTTPServer):
@@ -34,7 +50,9 @@ class PageServer(ThreadingHTTPServer):
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
             why = "another program has it" if error.errno == errno.EADDRINUSE else "it is not allowed"
-            raise ConfigError(f"--port is {port}: {why}; expected a free port, or 0 for any") from error
+            raise ConfigError(
+                f"--port is {port}: {why}; expected a free port: {free_port(port)}, or 0 for any"
+            ) from error
 
     @property
     def address(self) -> str:

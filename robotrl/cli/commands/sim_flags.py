@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import tyro
@@ -86,6 +87,22 @@ def parse_with_sim(
         return args, {}
     before = options(args)
     return args, changed_fields(parse_options(before, command, ours), before)
+
+
+def options_at(path: Path | None, sim: str | None) -> SimOptions:
+    """A sim's config before flags: that of the run or bundle at a path, or of a sim by its name.
+
+    Raises:
+        ConfigError: neither is given, or nothing says which sim it is.
+        DataError: nothing readable is at the path.
+    """
+    if path is None:
+        if sim is None:
+            raise ConfigError("missing: --sim, a name from robotrl list sims")
+        return sim_options(sim)
+    from robotrl.api.evaluation import sim_of
+
+    return sim_options(*sim_of(path, sim))
 
 
 def parse_options(before: SimOptions, command: str, words: Sequence[str]) -> SimOptions:

@@ -8,15 +8,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from robotrl.cli.commands.outputs import writable
 from robotrl.cli.commands.parsing import at_least, check_seed
-from robotrl.cli.commands.sim_flags import SimName, parse_with_sim
+from robotrl.cli.commands.sim_flags import SimName, options_at, parse_with_sim
 from robotrl.errors import ConfigError, out_of_range
-from robotrl.registry import sim_options
 from robotrl.spec import Split
 from robotrl.spec.sim_options import SimOptions
 
@@ -32,7 +31,13 @@ class Args:
     """
 
     path: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")] = None
-    """Directory of a run, checkpoint or bundle."""
+    """Directory of a run, checkpoint or bundle; with --live also the name of a sim."""
+    live: bool = False
+    """Show a MuJoCo sim live in the browser, episode after episode, until Ctrl-C; needs robotrl[viewer]."""
+    actions: Literal["random", "zero"] = "random"
+    """With --live and a sim's name: random actions, or none."""
+    envs: int = 4
+    """With --live: number of parallel envs, one of which is shown."""
     expert: bool = False
     """Let the sim's scripted expert act instead."""
     sim: SimName = None
@@ -68,6 +73,8 @@ class Args:
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, options = parse_with_sim(Args, "robotrl view", argv, _options_before)
+    if args.live:
+        return _live(args, options)
     _check(args)
     from robotrl.registry import SIMS
     from robotrl.report.server import PageServer
@@ -119,13 +126,50 @@ def main(argv: Sequence[str]) -> int:
 
 def _options_before(args: Args) -> SimOptions:
     """Options of the sim before the flags: those of the run, if there is one."""
-    if args.path is None:
-        if args.sim is None:
-            raise ConfigError("missing: --sim, a name from robotrl list sims")
-        return sim_options(args.sim)
-    from robotrl.api.evaluation import sim_of
+    path, sim = _subject(args)
+    return options_at(path, sim)
 
-    return sim_options(*sim_of(args.path, args.sim))
+
+def _subject(args: Args) -> tuple[Path | None, str | None]:
+    """Path and sim of the arguments; with --live the positional one may be a sim's name."""
+    if args.live and args.path is not None and args.sim is None and not args.path.exists():
+        return None, str(args.path)
+    return args.path, args.sim
+
+
+def _live(args: Args, options: dict[str, Any]) -> int:
+    """Show a sim live until Ctrl-C."""
+    at_least("--envs", args.envs, 1)
+    check_seed(args.seed)
+    _check_port(args.port)
+    for option, value in (("--out", args.out), ("--video", args.video)):
+        if value is not None:
+            raise ConfigError(f"{option} is {value}: expected none beside --live, which writes nothing")
+    from robotrl.registry import SIMS, check_num_envs
+
+    check_num_envs("--envs", args.envs)
+    path, sim = _subject(args)
+    if sim is not None:
+        SIMS.check(sim)
+    if path is not None and args.expert:
+        raise ConfigError("PATH and --expert are both given: expected one of them")
+    from robotrl.api.live_view import go_live
+    from robotrl.api.viewing import Wish
+
+    wish = Wish(path, sim=sim, options=options, split=args.split, seed=args.seed, num_envs=args.envs)
+    view = go_live(wish, None if args.expert or path is not None else args.actions, args.port)
+    try:
+        _announce(view.address, not args.no_open)
+        with contextlib.suppress(KeyboardInterrupt):
+            view.run()
+    finally:
+        view.close()
+    return 0
+
+
+def _check_port(port: int | None) -> None:
+    if port is not None and not 0 <= port < 1 << 16:
+        raise out_of_range("--port", port, "0 to 65535")
 
 
 def _check(args: Args) -> None:
@@ -141,8 +185,7 @@ def _check(args: Args) -> None:
     if (args.path is None) is not args.expert:
         both = "PATH and --expert are both given: expected one of them"
         raise ConfigError(both if args.expert else "missing: PATH of a run, checkpoint or bundle, or --expert")
-    if args.port is not None and not 0 <= args.port < 1 << 16:
-        raise out_of_range("--port", args.port, "0 to 65535")
+    _check_port(args.port)
     if args.out is not None:
         writable("--out", args.out, (".html", ".htm"), inputs=[args.path] if args.path else [])
     if args.video is not None:
@@ -151,10 +194,15 @@ def _check(args: Args) -> None:
 
 def _serve(server: PageServer, may_open: bool) -> None:
     """Serve until Ctrl-C."""
-    print(f"look at {server.address} (Ctrl-C ends)", flush=True)
+    _announce(server.address, may_open)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+
+
+def _announce(address: str, may_open: bool) -> None:
+    """Print where to look, and open the browser if there is a display."""
+    print(f"look at {address} (Ctrl-C ends)", flush=True)
     if may_open and (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         import webbrowser
 
-        webbrowser.open(server.address)
-    with contextlib.suppress(KeyboardInterrupt):
-        server.serve_forever()
+        webbrowser.open(address)

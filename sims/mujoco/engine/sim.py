@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Protocol, Self, cast
 
 import numpy as np
@@ -13,7 +14,9 @@ from torch import Tensor
 from robotrl.sims.core_sim import CoreExpert, CoreSim, TensorExpert
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.render.cameras import Cameras, Renderer
+from robotrl.sims.mujoco.render.geometry import SceneGeometry, body_names, tracked_body
 from robotrl.sims.mujoco.render.images import Images
+from robotrl.spec.geometry import BodyPoses, SceneShape
 
 ExpertFactory = Callable[[MujocoCore, float, float, str | None, int], CoreExpert]
 """Function (core, noise, clumsiness, mode, seed) that creates an expert."""
@@ -37,6 +40,20 @@ class MujocoSim(CoreSim[MujocoCore]):
         self.params = tuple(core.get_params())
         self.cameras = tuple(core.task.views)
         self._cameras = Cameras(core.physics, core.task.views)
+        self.body_names = body_names(core.physics.model)
+        self.tracked_body = tracked_body(core.physics.model)
+
+    @cached_property
+    def _scene(self) -> SceneGeometry:
+        return SceneGeometry(self.core.physics)
+
+    def geometry(self, env: int) -> list[SceneShape]:
+        """Visible shapes of an env (`robotrl.spec.geometry.HasGeometry`)."""
+        return self._scene.shapes(env)
+
+    def body_poses(self, env: int) -> BodyPoses:
+        """Present world poses of an env's bodies."""
+        return self._scene.poses(env)
 
     def get_params(self) -> dict[str, NDArray[np.float64]]:
         """Current multipliers (N,) by parameter name."""
