@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robotrl.api.run_history import ABSENT, Arm, Evaluated, RunHistory, differing, group_runs, read_history
+from robotrl.api.run_history import ABSENT, Evaluated, RunArm, RunHistory, differing, group_runs, read_history
 from robotrl.errors import ConfigError, short, unknown
 from robotrl.fn.stats import student_t
 from robotrl.report.compare_page import (
@@ -45,7 +45,7 @@ METHOD = (
 class RunComparison(NamedTuple):
     """Compared runs."""
 
-    arms: tuple[Arm, ...]
+    arms: tuple[RunArm, ...]
     fields: dict[str, tuple[Any, ...]]
     """Config fields that differ, with the value of each arm."""
 
@@ -99,7 +99,7 @@ class RunComparison(NamedTuple):
             )
         )
 
-    def row(self, arm: Arm) -> ArmRow:
+    def row(self, arm: RunArm) -> ArmRow:
         """Scores of an arm."""
         counted = [run for run in arm.runs if run.evaluations and not run.training]
         notes = [f"{len(counted)} of {len(arm.runs)}"]
@@ -119,7 +119,7 @@ class RunComparison(NamedTuple):
             "; ".join(notes),
         )
 
-    def about(self, arm: Arm) -> str:
+    def about(self, arm: RunArm) -> str:
         """Settings in which an arm differs, the first few."""
         place = self.arms.index(arm)
         if not self.fields:
@@ -214,17 +214,17 @@ def _over_seeds(values: Sequence[float], is_rate: bool) -> ScoreSpan | None:
     return ScoreSpan(mean, max(low, 0.0), min(high, 1.0), runs) if is_rate else ScoreSpan(mean, low, high, runs)
 
 
-def _counts_env_steps(arms: Sequence[Arm]) -> bool:
+def _counts_env_steps(arms: Sequence[RunArm]) -> bool:
     """True if the horizontal axis is env steps: each evaluated arm has taken some."""
     ends = [max(run.evaluations[-1].env_steps for run in arm.runs if run.evaluations) for arm in arms if _has(arm)]
     return all(ends)
 
 
-def _has(arm: Arm) -> bool:
+def _has(arm: RunArm) -> bool:
     return any(run.evaluations for run in arm.runs)
 
 
-def _curve(arm: Arm, by_steps: bool, metric: Callable[[Evaluated], float], is_rate: bool) -> ArmCurve:
+def _curve(arm: RunArm, by_steps: bool, metric: Callable[[Evaluated], float], is_rate: bool) -> ArmCurve:
     """Mean over runs at each iteration that any of them was evaluated at.
 
     The band is over seeds; of an arm with one run, by success, over the episodes of each evaluation.
@@ -265,7 +265,7 @@ def run_row(arm: int, run: RunHistory) -> RunRow:
     return RunRow(arm, str(run.path), str(run.seed), state, progress, success, ret, best, learn)
 
 
-def _picture(index: int, arm: Arm) -> ArmPicture:
+def _picture(index: int, arm: RunArm) -> ArmPicture:
     """The newest rollouts of the first run of an arm that has any."""
     run = next((run for run in arm.runs if run.picture is not None), None)
     if run is None or run.picture is None:
@@ -288,7 +288,7 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else short(json.dumps(value), 120)
 
 
-def _by_arm(arms: Sequence[Arm], values: Sequence[Any]) -> str:
+def _by_arm(arms: Sequence[RunArm], values: Sequence[Any]) -> str:
     return ", ".join(f"{shown(value)} in {arm.name}" for arm, value in zip(arms, values, strict=True))
 
 

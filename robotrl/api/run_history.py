@@ -109,7 +109,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-class Arm(NamedTuple):
+class RunArm(NamedTuple):
     """Runs with the same config apart from the seed."""
 
     name: str
@@ -118,7 +118,7 @@ class Arm(NamedTuple):
     """By seed."""
 
 
-def group_runs(runs: Sequence[RunHistory], ignored: Sequence[str] = ()) -> list[Arm]:
+def group_runs(runs: Sequence[RunHistory], ignored: Sequence[str] = ()) -> list[RunArm]:
     """Group runs into arms, in the order of their first runs.
 
     Args:
@@ -130,7 +130,7 @@ def group_runs(runs: Sequence[RunHistory], ignored: Sequence[str] = ()) -> list[
         key = {name: value for name, value in run.config.items() if name not in ignored}
         groups.setdefault(json.dumps(key, sort_keys=True), []).append(run)
     return [
-        Arm(_letter(place), tuple(sorted(group, key=lambda run: (run.seed, str(run.path)))))
+        RunArm(_letter(place), tuple(sorted(group, key=lambda run: (run.seed, str(run.path)))))
         for place, group in enumerate(groups.values())
     ]
 
@@ -144,7 +144,7 @@ ABSENT = object()
 """Stands for the value of a field that a config lacks."""
 
 
-def differing(arms: Sequence[Arm], ignored: Sequence[str] = ()) -> dict[str, tuple[Any, ...]]:
+def differing(arms: Sequence[RunArm], ignored: Sequence[str] = ()) -> dict[str, tuple[Any, ...]]:
     """Config fields that differ between arms, and the value of each arm; `ABSENT` where a config lacks the field."""
     names = dict.fromkeys(name for arm in arms for name in arm.runs[0].config if name not in ignored)
     rows = {name: tuple(arm.runs[0].config.get(name, ABSENT) for arm in arms) for name in names}

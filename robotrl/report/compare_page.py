@@ -159,7 +159,7 @@ def _scores(page: ComparePage) -> str:
         )
     return (
         f"<section><h2>Final scores</h2><p>{esc(page.method)}</p>"
-        + _table(("arm", "settings that differ", "seeds", "success", "return", "runs behind it"), rows)
+        + _table(("arm", "settings that differ", "seeds", "success", "return", "runs behind it"), rows, "scores")
         + "</section>"
     )
 
