@@ -27,6 +27,10 @@ PORT = 8080
 """Port without `--port`, or the nearest free one above."""
 PLANE_M = 20.0
 """Side of a plane that the sim takes as infinite."""
+VIEW_FROM = np.array([1.2, -1.2, 0.8])
+"""Position of the camera from the middle of all bodies, in multiples of their extent."""
+FRAMED_M = 0.5
+"""When the bodies have moved so far, new clients look where they are now."""
 STATUS_S = 0.1
 """Seconds between two updates of the text."""
 LAG_S = 0.25
@@ -81,8 +85,8 @@ class LiveView:
         self._bodies: list[Any] = []
         self._drawn: list[SceneShape] = []
         self._at: NDArray[np.float64] | None = None
+        self._framed: NDArray[np.float64] | None = None
         self._controls(title)
-        self.server.on_client_connect(self._look_at)
         self.draw()
 
     @property
@@ -102,6 +106,9 @@ class LiveView:
         with self.server.atomic():
             for body, handle in enumerate(self._bodies):
                 handle.position, handle.wxyz = poses.pos_w[body], poses.quat_w[body]
+        moving = poses.pos_w[1:]
+        if self._framed is None or np.linalg.norm(moving.mean(0) - self._framed) > FRAMED_M:
+            self._frame(moving)
         self._follow_to(poses.pos_w[geometry.tracked_body])
 
     def _build(self, shapes: list[SceneShape]) -> None:
@@ -125,18 +132,20 @@ class LiveView:
                 client.camera.position = client.camera.position + moved
                 client.camera.look_at = client.camera.look_at + moved
 
-    def _look_at(self, client: viser.ClientHandle) -> None:
-        """Place the camera of a new client so that all bodies are in view."""
-        pos = self.session.geometry.body_poses(self.env).pos_w[1:]
-        centre = pos.mean(0) if len(pos) else np.zeros(3)
-        reach = max(float(np.ptp(pos, axis=0).max()) if len(pos) else 1.0, 0.5)
-        client.camera.position = centre + reach * np.array([1.5, -1.5, 1.0])
-        client.camera.look_at = centre
+    def _frame(self, pos: NDArray[np.float64]) -> None:
+        """Place the camera of new clients, and of "reset view", so that all bodies (n, 3) are in view."""
+        centre = pos.mean(0)
+        reach = max(float(np.ptp(pos, axis=0).max()), 0.5)
+        camera = self.server.initial_camera
+        camera.position, camera.look_at, camera.up = centre + reach * VIEW_FROM, centre, (0.0, 0.0, 1.0)
+        self._framed = centre
 
     # controls
 
     def _controls(self, title: str) -> None:
         gui, session = self.server.gui, self.session
+        # sharing would open the page to others through a server of viser's makers
+        gui.configure_theme(show_logo=False, show_share_button=False)
         self._status = gui.add_markdown(f"**{title}**")
         self._playing = gui.add_checkbox("Play", True, hint="pause or go on")
         gui.add_button("Step").on_click(lambda _: self.ask(self._step_once))

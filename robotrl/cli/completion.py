@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -48,6 +48,8 @@ fi
 complete -c robotrl -a '(robotrl --complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
 """,
 }
+POSITIONAL = get_args(tyro.conf.Positional[int])[1]
+"""Annotation of positional arguments."""
 MAIN_FLAGS = ("--help", "--version", "--completion")
 ACTIONS = {
     "train": ("reward", "TrainArgs"),
@@ -161,7 +163,7 @@ def _fields(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
 
 
 def _is_positional(hint: Any) -> bool:
-    return any(extra is tyro.conf.Positional[int].__metadata__[0] for extra in getattr(hint, "__metadata__", ()))
+    return get_origin(hint) is Annotated and any(extra is POSITIONAL for extra in get_args(hint)[1:])
 
 
 def _flags(cls: type, prefix: str = "") -> Iterator[tuple[str, _Flag]]:
@@ -185,7 +187,7 @@ def _flags(cls: type, prefix: str = "") -> Iterator[tuple[str, _Flag]]:
 
 def _without_extras(hint: Any) -> Any:
     """A type without annotations, and without None where it is optional."""
-    hint = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(hint) in (Union, types.UnionType):
         rest = [option for option in get_args(hint) if option is not type(None)]
         return rest[0] if len(rest) == 1 else hint

@@ -79,13 +79,15 @@ def usage() -> str:
     return (
         f"usage: {COMMAND} --sim NAME --algo NAME [--policy NAME] [--reward NAME ...] [--FIELD VALUE ...]\n"
         f"       {COMMAND} PRESET [--sim NAME] [--algo NAME] [--policy NAME] [--reward NAME ...] [--FIELD VALUE ...]\n"
-        f"       {COMMAND} --resume RUN [--accept-changed-inputs]\n\n"
+        f"       {COMMAND} --resume RUN [--accept-changed-inputs] [--logger wandb] [--callback MODULE:CLASS]\n\n"
         "Train any algorithm on any sim, or a preset (a tuned recipe), with any field of the config overridden; or go\n"
         "on with a run that was stopped or killed.\n\n"
         f"  --sim      {', '.join([*SIMS.names(), 'gym/ID'])}\n"
         f"  --algo     {', '.join(ALGORITHMS.names())}\n"
         f"  --policy   {', '.join(POLICIES.names())}; default: the one that the algorithm trains\n"
-        "  --run-dir  the run's directory; default runs/NAME\n\n"
+        "  --run-dir  the run's directory; default runs/NAME\n"
+        "  --logger   wandb: Weights & Biases beside TensorBoard\n"
+        "  --callback MODULE:CLASS ...: callbacks of your own\n\n"
         f"presets:\n{presets}\n\nprofiles (--profile NAME):\n{profiles}\n\n"
         f"{COMMAND} PRESET --help, or {COMMAND} --sim NAME --algo NAME --help, shows all fields and their values."
     )
