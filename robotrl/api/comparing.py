@@ -35,7 +35,7 @@ OF_EVALUATION = {
     "sim.options": "other options of the sim",
     "evaluation.episodes": "other starts",
 }
-"""Config fields on which scores of evaluations depend, and what a difference means."""
+"""Config fields, or groups of them, on which scores of evaluations depend, and what a difference means."""
 METHOD = (
     "Mean over seeds of each run's last evaluation during training (first starts of split val), with Student's t 95 %"
     " interval over the seeds; a single seed has no interval. Runs still in training do not count here."
@@ -52,10 +52,11 @@ class RunComparison(NamedTuple):
     def warnings(self) -> list[str]:
         """Reasons why scores of the arms are not comparable, a sentence each."""
         out: list[str] = []
-        for field, meaning in OF_EVALUATION.items():
-            if field in self.fields:
-                each = _by_arm(self.arms, self.fields[field])
-                out.append(f"The arms were evaluated on {meaning}: {field} is {each}. Their scores do not compare.")
+        for group, meaning in OF_EVALUATION.items():
+            names = [name for name in self.fields if name == group or name.startswith(f"{group}.")]
+            each = "; ".join(f"{name} is {_by_arm(self.arms, self.fields[name])}" for name in names[:TOLD_FIELDS])
+            if names:
+                out.append(f"The arms were evaluated on {meaning}: {each}. Their scores do not compare.")
         rules = [arm.runs[0].setting("evaluation.score") for arm in self.arms]
         if len(set(rules)) > 1:
             each = _by_arm(self.arms, rules)

@@ -48,8 +48,10 @@ fi
 complete -c robotrl -a '(robotrl --complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
 """,
 }
-POSITIONAL = get_args(tyro.conf.Positional[int])[1]
-"""Annotation of positional arguments."""
+POSITIONAL, FIXED = (get_args(marked)[1] for marked in (tyro.conf.Positional[int], tyro.conf.Fixed[int]))
+"""Annotations of positional arguments, and of fields without a flag."""
+NAMED: Any = type(tyro.conf.arg())
+"""Type of the annotation that may give a flag another name than its field's."""
 MAIN_FLAGS = ("--help", "--version", "--completion")
 ACTIONS = {
     "train": ("reward", "TrainArgs"),
@@ -132,14 +134,23 @@ def _arguments(command: str, module: str, typed: Sequence[str]) -> tuple[dict[st
 
 
 def _of_training(typed: Sequence[str]) -> tuple[dict[str, _Flag], tuple[str, ...]]:
-    """Flags that all presets share; those of an algorithm and a policy are known only after its import."""
+    """Flags that all trainings share; those of a sim, an algorithm and a policy are known only after their import."""
     from robotrl.cli.commands.train import Resume, RunFlags
+    from robotrl.cli.profiles import PROFILES
     from robotrl.config import TrainCfg
-    from robotrl.registry import PRESETS
+    from robotrl.registry import ALGORITHMS, POLICIES, PRESETS, SIMS
 
-    if typed and not typed[0].startswith("-"):
-        return {**dict(_flags(RunFlags)), **dict(_flags(TrainCfg))}, ()
-    return dict(_flags(Resume)), tuple(PRESETS.names())
+    if "--resume" in typed:
+        return dict(_flags(Resume)), ()
+    parts = {
+        "--sim": (*SIMS.names(), *SIMS.families),
+        "--algo": ALGORITHMS.names(),
+        "--policy": POLICIES.names(),
+        "--profile": PROFILES,
+    }
+    flags = {name: _Flag(True, tuple(values)) for name, values in parts.items()}
+    flags |= {**dict(_flags(RunFlags)), **dict(_flags(TrainCfg))}
+    return (flags, ()) if typed else ({**flags, **dict(_flags(Resume))}, tuple(PRESETS.names()))
 
 
 def _of_class(cls: type, typed: Sequence[str]) -> tuple[dict[str, _Flag], tuple[str, ...]]:
@@ -163,18 +174,22 @@ def _fields(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
 
 
 def _is_positional(hint: Any) -> bool:
-    return get_origin(hint) is Annotated and any(extra is POSITIONAL for extra in get_args(hint)[1:])
+    return POSITIONAL in _extras(hint)
+
+
+def _extras(hint: Any) -> tuple[Any, ...]:
+    """Annotations of a type."""
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
 def _flags(cls: type, prefix: str = "") -> Iterator[tuple[str, _Flag]]:
     """Options of a dataclass as tyro names them, those of nested ones with a prefix ("--evaluation.every")."""
     for field, hint in _fields(cls):
-        if _is_positional(hint):
+        kind, extras = _without_extras(hint), _extras(hint)
+        if POSITIONAL in extras or FIXED in extras or kind is Any or isinstance(kind, TypeVar):
             continue
-        kind = _without_extras(hint)
-        name = f"{prefix}{field.name}".replace("_", "-")
-        if isinstance(kind, TypeVar):
-            continue
+        named = next((extra.name for extra in extras if isinstance(extra, NAMED) and extra.name), field.name)
+        name = f"{prefix}{named}".replace("_", "-")
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             yield from _flags(kind, f"{name}.")
         elif kind is bool:
@@ -196,15 +211,12 @@ def _without_extras(hint: Any) -> Any:
 
 def _values(name: str, hint: Any) -> tuple[str, ...]:
     """Values of an argument that can be listed: those of its type, or names of a table."""
-    from robotrl.cli.profiles import PROFILES
     from robotrl.registry import ROBOTS, SIMS
 
     kind = _without_extras(hint)
     for option in (kind, *get_args(kind)):
         if get_origin(option) is Literal:
             return tuple(str(value) for value in get_args(option))
-    if name in ("sim", "sim.name"):
+    if name == "sim":
         return (*SIMS.names(), *SIMS.families)
-    if name == "robot":
-        return tuple(f"{robot}:" for robot in ROBOTS.names())
-    return tuple(PROFILES) if name == "profile" else ()
+    return tuple(f"{robot}:" for robot in ROBOTS.names()) if name == "robot" else ()

@@ -75,7 +75,7 @@ def test_drives_stand_side_by_side(drove, tmp_path):  # noqa: F811
         ([*EXPERT], "missing: --out"),
         ([*EXPERT, "--out", "no/x.gif"], "folder no does not exist"),
         ([*EXPERT, "--out", "x.gif", "--camera", "fornt"], "camera 'fornt' is unknown"),
-        ([*EXPERT, "--out", "x.gif", "--options", "rewrd=shaped"], "did you mean 'reward'?"),
+        ([*EXPERT, "--out", "x.gif", "--sim.rewrd", "shaped"], "did you mean --sim.reward?"),
         (["video", "--out", "x.gif"], "missing: PATH of a run, checkpoint or bundle, or --expert"),
         (["video", "--expert", "--sim", "mujoco/hopper", "--out", "x.gif"], "lacks HasExpert"),
     ],

@@ -325,7 +325,7 @@ def test_what_cannot_be_looked_at_is_named(capsys, reach, pendulum, tmp_path):
     ):
         assert main(["view", *map(str, asked), "--video", video]) == 2
         assert expected in capsys.readouterr().err.splitlines()[-1]
-    assert main(["video", str(pendulum), "--options", "camera=false", "--out", video]) == 2
+    assert main(["video", str(pendulum), "--sim.camera", "False", "--out", video]) == 2
     assert "sim 'gym/Pendulum-v1' lacks HasCamera" in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 

@@ -18,7 +18,7 @@ from robotrl.run.logs import read_scalars, tag
 from robotrl.run.user_callbacks import load_callback
 
 TINY = (
-    *("gym-ppo", "--sim.name", "gym/CartPole-v1", "--sim.num-envs", "2", "--algo.env-steps", "128"),
+    *("gym-ppo", "--sim", "gym/CartPole-v1", "--sim.num-envs", "2", "--algo.env-steps", "128"),
     *("--algo.num-steps", "16", "--algo.minibatch", "16", "--algo.epochs", "1", "--algo.engine", "eager"),
     *("--evaluation.every", "2", "--evaluation.episodes", "2", "--evaluation.num-envs", "2"),
 )

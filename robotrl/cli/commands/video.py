@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import tyro
 
 from robotrl.cli.commands.outputs import writable
-from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.cli.commands.parsing import at_least, check_seed
+from robotrl.cli.commands.sim_flags import SimName, options_at, parse_with_sim
 from robotrl.errors import ConfigError
 from robotrl.spec import Split
 
@@ -25,8 +26,9 @@ class Args:
     """The video, .gif or .mp4; mp4 needs robotrl[video]."""
     expert: bool = False
     """Let the sim's scripted expert act instead."""
-    sim: Annotated[str | None, tyro.conf.arg(metavar="SIM")] = None
-    """Name from `robotrl list sims`; default: the sim that the run was trained on."""
+    sim: SimName = None
+    """Name from `robotrl list sims`; default: the sim that the run was trained on. `--sim.FIELD VALUE` sets an option
+    of the sim, which overrides that of the run; `--sim NAME --help` lists them."""
     episodes: int = 4
     """Number of starts, the first of the split."""
     split: Split = "test"
@@ -38,13 +40,11 @@ class Args:
     """Camera of a sim that has cameras; default: its first."""
     seed: int = 0
     """Seed of the policy's noise."""
-    options: tuple[str, ...] = ()
-    """Options of the sim, "name=value", which override those of the run."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = parse(Args, "robotrl video", argv)
+    args, options = parse_with_sim(Args, "robotrl video", argv, lambda args: options_at(args.path, args.sim))
     at_least("--episodes", args.episodes, 1)
     check_seed(args.seed)
     if (args.path is None) is not args.expert:
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     wish = viewing.Wish(
         args.path,
         sim=args.sim,
-        options=args.options,
+        options=options,
         episodes=args.episodes,
         split=args.split,
         seed=args.seed,
