@@ -430,7 +430,9 @@ def test_frames_of_an_mp4_are_held_to_one_even_size(tmp_path):
 
 
 def test_other_videos_are_refused_with_what_is_possible(monkeypatch):
-    with pytest.raises(ConfigError, match=r"--video is a\.avi: did you mean a\.gif\? expected a name that ends in \.gif or \.mp4"):
+    with pytest.raises(
+        ConfigError, match=r"--video is a\.avi: did you mean a\.gif\? expected a name that ends in \.gif or \.mp4"
+    ):
         viewing.check_video(Path("a.avi"))
     monkeypatch.setitem(sys.modules, "av", None)
     monkeypatch.setattr(viewing.importlib.util, "find_spec", lambda name: None)
