@@ -138,7 +138,7 @@ def _of_training(typed: Sequence[str]) -> tuple[dict[str, _Flag], tuple[str, ...
     from robotrl.cli.commands.train import Resume, RunFlags
     from robotrl.cli.profiles import PROFILES
     from robotrl.config import TrainCfg
-    from robotrl.registry import ALGORITHMS, POLICIES, PRESETS, SIMS
+    from robotrl.registry import ALGORITHMS, POLICIES, PRESETS, REWARDS, SIMS
 
     if "--resume" in typed:
         return dict(_flags(Resume)), ()
@@ -146,10 +146,12 @@ def _of_training(typed: Sequence[str]) -> tuple[dict[str, _Flag], tuple[str, ...
         "--sim": (*SIMS.names(), *SIMS.families),
         "--algo": ALGORITHMS.names(),
         "--policy": POLICIES.names(),
+        "--reward": REWARDS.names(),
         "--profile": PROFILES,
     }
     flags = {name: _Flag(True, tuple(values)) for name, values in parts.items()}
     flags |= {**dict(_flags(RunFlags)), **dict(_flags(TrainCfg))}
+    del flags["--rewards"]  # picked by --reward
     return (flags, ()) if typed else ({**flags, **dict(_flags(Resume))}, tuple(PRESETS.names()))
 
 

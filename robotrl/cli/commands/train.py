@@ -292,9 +292,7 @@ def parse_run(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, RunFlags]:
     config = rewards.hidden(before)
     # One parser for the options and the config's fields, so that help lists both and typos are matched against both.
     field = ("config", Annotated[_concrete(config), tyro.conf.arg(name="")], dataclasses.field(default=config))
-    both = dataclasses.make_dataclass(
-        "Train", [field, *rewards.fields()], bases=(RunFlags,), frozen=True, kw_only=True
-    )
+    both = dataclasses.make_dataclass("Train", [field, *rewards.fields()], bases=(RunFlags,), frozen=True, kw_only=True)
     both.__doc__ = f"Train {names.run_name}. --sim, --policy, --algo, --reward and --profile NAME choose its parts."
     command = f"{COMMAND} {names.preset or f'--sim {names.sim} --algo {names.algo}'}"
     parsed: Any = parse(both, command, argv)
