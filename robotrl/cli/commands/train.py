@@ -54,7 +54,7 @@ class RunFlags(LogFlags):
 
 
 class ChosenNames(NamedTuple):
-    """ChosenNames that choose the parts of a config, before their flags are known."""
+    """Names that choose the parts of a config, before their flags are known."""
 
     preset: str | None
     sim: str | None
@@ -86,6 +86,7 @@ def usage() -> str:
         f"  --algo     {', '.join(ALGORITHMS.names())}\n"
         f"  --policy   {', '.join(POLICIES.names())}; default: the one that the algorithm trains\n"
         "  --run-dir  the run's directory; default runs/NAME\n"
+        "  --seeds    N: as many runs with seeds in a row, RUN_DIR/seed-0 and so on; typed again, it goes on\n"
         "  --logger   wandb: Weights & Biases beside TensorBoard\n"
         "  --callback MODULE:CLASS ...: callbacks of your own\n\n"
         f"presets:\n{presets}\n\nprofiles (--profile NAME):\n{profiles}\n\n"
@@ -106,10 +107,13 @@ def main(argv: Sequence[str]) -> int:
 
         _tell(resume(args.resume, hooks, accept_changed_inputs=args.accept_changed_inputs))
         return 0
+    seeds, argv = _seeds(argv)
     names, rest = split_names(argv)
     if not {"-h", "--help"} & set(argv):
         _loading(names.run_name)
     config, flags = parse_run(names, rest)
+    if seeds is not None:
+        return _train_seeds(seeds, argv, config, flags.run_dir, names.run_name)
     hooks = _callbacks(flags)
     from robotrl.run.free_path import free_run_dir
     from robotrl.training import train
@@ -120,6 +124,28 @@ def main(argv: Sequence[str]) -> int:
         raise _with_fitting_policy(error, names, config) from error
     _tell(path)
     return 0
+
+
+def _seeds(argv: Sequence[str]) -> tuple[int | None, list[str]]:
+    """Split `--seeds N` off the arguments; returns N, and the other arguments.
+
+    Raises:
+        ConfigError: it is no whole number.
+    """
+    text, rest = _taken("--seeds", argv)
+    if text is not None and not text.isdecimal():
+        raise ConfigError(f"--seeds is {text!r}: expected a whole number, e.g. 5")
+    return (None if text is None else int(text)), rest
+
+
+def _train_seeds(count: int, argv: Sequence[str], config: Any, run_dir: Path | None, name: str) -> int:
+    """Train several seeds, from the config's seed on."""
+    from robotrl.cli.commands.seeds import train_seeds
+
+    _, rest = _taken("--run-dir", argv)
+    _, rest = _taken("--seed", rest)
+    folder = Path("runs", name) if run_dir is None else run_dir
+    return train_seeds(count, config.seed, rest, folder, config.evaluation.score)
 
 
 def _with_fitting_policy(error: CapabilityError, names: ChosenNames, config: Any) -> CapabilityError:

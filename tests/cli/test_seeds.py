@@ -1,0 +1,67 @@
+"""`robotrl train --seeds N`: runs of their own, a summary by hand, and going on with what is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robotrl.cli.commands.seeds import summary
+from robotrl.cli.main import main
+from robotrl.run.directory import Run
+from robotrl.run.logs import read_scalars
+
+TINY = (
+    *("--sim.num-envs", "4", "--sim.limit-s", "0.5", "--algo.env-steps", "64", "--algo.num-steps", "8"),
+    *("--algo.minibatch", "16", "--algo.engine", "eager", "--evaluation.episodes", "4", "--evaluation.num-envs", "4"),
+    *("--evaluation.animation", "0"),
+)
+
+
+def robotrl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "robotrl.cli", "train", "--sim", "mujoco/reach", "--algo", "ppo", *words, *TINY]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_seeds_are_runs_and_typed_again_they_go_on(tmp_path: Path) -> None:
+    done = robotrl(tmp_path, "--seeds", "2", "--seed", "3", "--run-dir", "runs/reach")
+    assert done.returncode == 0, done.stderr
+    runs = [tmp_path / "runs" / "reach" / f"seed-{seed}" for seed in (3, 4)]
+    assert [Run.open(run).seed for run in runs] == [3, 4]
+    assert re.search(r"^seed 3: best success \d+\.0 %$", done.stdout, re.MULTILINE)
+    assert "over 2 seeds" in done.stdout and "robotrl compare runs/reach/seed-3 runs/reach/seed-4" in done.stdout
+    before = [read_scalars(run / "scalars.jsonl") for run in runs]
+    assert robotrl(tmp_path, "--seeds", "2", "--seed", "3", "--run-dir", "runs/reach").returncode == 0
+    assert [read_scalars(run / "scalars.jsonl") for run in runs] == before
+
+
+def test_the_summary_by_hand(tmp_path: Path) -> None:
+    for seed, values in ((0, (0.5, 0.7)), (1, (0.9, 0.8)), (2, ())):
+        with Run.create(tmp_path / f"seed-{seed}", {}, seed=seed, command=[]) as run:
+            for step, value in enumerate(values, 1):
+                run.log(step, {"eval_success": value})
+    told = summary(tmp_path, range(3), "success").splitlines()
+    # Student's quantile with one degree of freedom is 12.706: 80 +- 12.706 * 14.142 / sqrt(2)
+    assert told[:4] == [
+        "seed 0: best success 70.0 %",
+        "seed 1: best success 90.0 %",
+        "seed 2: not evaluated",
+        "mean 80.0 % (Student's 95 % interval -47.1 to 207.1) over 2 seeds",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--seeds", "x"), "--seeds is 'x': expected a whole number, e.g. 5"),
+        (("--seeds", "0"), "--seeds is 0: expected a whole number from 1 to 1000"),
+        (("--seeds",), "--seeds is given without a name"),
+        (("--seeds", "2", "--algo.env-stps", "3"), "unknown option --algo.env-stps: did you mean --algo.env-steps?"),
+    ],
+)
+def test_mistakes_are_named(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "reach-ppo", *words]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
