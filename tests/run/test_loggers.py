@@ -13,9 +13,9 @@ import pytest
 
 from robotrl.cli.main import main
 from robotrl.errors import ConfigError
+from robotrl.run.callbacks import load_callback
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars, tag
-from robotrl.run.user_callbacks import load_callback
 
 TINY = (
     *("gym-ppo", "--sim", "gym/CartPole-v1", "--sim.num-envs", "2", "--algo.env-steps", "128"),

@@ -160,7 +160,7 @@ def _with_fitting_policy(error: CapabilityError, names: ChosenNames, config: Any
 
 def _callbacks(flags: LogFlags) -> list[Callback]:
     """Make the callbacks that were asked for."""
-    from robotrl.run.user_callbacks import load_callback
+    from robotrl.run.callbacks import load_callback
 
     hooks = [load_callback(target) for target in flags.callback]
     if flags.logger == "wandb":
