@@ -14,7 +14,8 @@ import numpy as np
 from robotrl.api.run_history import ABSENT, Evaluated, RunArm, RunHistory, differing, group_runs, read_history
 from robotrl.errors import ConfigError, short, unknown
 from robotrl.fn.stats import student_t
-from robotrl.report.compare_page import (
+from robotrl.report.compare.curves import ArmCurve, ArmPoint
+from robotrl.report.compare.page import (
     ArmPicture,
     ArmRow,
     ComparePage,
@@ -23,7 +24,6 @@ from robotrl.report.compare_page import (
     ScoreSpan,
     render_comparison,
 )
-from robotrl.report.curves import ArmCurve, ArmPoint
 from robotrl.report.text import number, percent, seconds
 
 PICTURE_BYTES = 3 << 20

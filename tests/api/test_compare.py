@@ -18,8 +18,8 @@ from robotrl.api.run_history import ABSENT, differing, flat, group_runs, read_hi
 from robotrl.cli.main import main
 from robotrl.configs.gymnasium import ppo
 from robotrl.errors import ConfigError
-from robotrl.report.compare_page import ScoreSpan
-from robotrl.report.curves import ArmCurve, ArmPoint, arm_curves, round_ticks
+from robotrl.report.compare.curves import ArmCurve, ArmPoint, arm_curves, round_ticks
+from robotrl.report.compare.page import ScoreSpan
 from robotrl.run.directory import Run
 from robotrl.run.locking import is_being_written
 from robotrl.utils.media import write_gif

@@ -95,7 +95,7 @@ def test_other_shells_read_their_script(on_path, tmp_path, shell):
     [
         (["view", "--exp"], ["--expert"]),
         (["view", "--pick", "w"], ["worst"]),
-        (["train", "gym-ppo", "--evaluation.ev"], ["--evaluation.every"]),
+        (["train", "gym-ppo", "--evaluation.ep"], ["--evaluation.episodes"]),
         (["train", "gym-ppo", "--sim", "mujoco/pu"], ["mujoco/push"]),
         (["train", "--sim", "mujoco/reach", "--algo", "rei"], ["reinflow"]),
         (["train", "gym-ppo", "--sim.c"], ["--sim.curriculum"]),

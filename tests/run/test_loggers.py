@@ -20,7 +20,7 @@ from robotrl.run.logs import read_scalars, tag
 TINY = (
     *("gym-ppo", "--sim", "gym/CartPole-v1", "--sim.num-envs", "2", "--algo.env-steps", "128"),
     *("--algo.num-steps", "16", "--algo.minibatch", "16", "--algo.epochs", "1", "--algo.engine", "eager"),
-    *("--evaluation.every", "2", "--evaluation.episodes", "2", "--evaluation.num-envs", "2"),
+    *("--evaluation.every-env-steps", "64", "--evaluation.episodes", "2", "--evaluation.num-envs", "2"),
 )
 BLOCK = 1 << 15
 OWN = """
@@ -142,7 +142,7 @@ def test_wandb_offline_has_the_scalars_and_the_config(tmp_path):
 
 
 def test_the_identity_of_a_run_survives_its_resume(tmp_path):
-    from robotrl.run.wandb_logger import run_id
+    from robotrl.run.loggers.wandb_logger import run_id
 
     with Run.create(tmp_path / "a", {"x": 1}, seed=0, command=["x"]) as run:
         first = run_id(run)

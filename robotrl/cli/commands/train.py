@@ -164,7 +164,7 @@ def _callbacks(flags: LogFlags) -> list[Callback]:
 
     hooks = [load_callback(target) for target in flags.callback]
     if flags.logger == "wandb":
-        from robotrl.run.wandb_logger import WandbLogger
+        from robotrl.run.loggers.wandb_logger import WandbLogger
 
         hooks.append(WandbLogger())
     return hooks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from robotrl.report.curves import ArmCurve, arm_class, arm_curves
+from robotrl.report.compare.curves import ArmCurve, arm_class, arm_curves
 from robotrl.report.document import document
 from robotrl.report.text import esc, number, percent
 
