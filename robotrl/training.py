@@ -39,12 +39,12 @@ from robotrl.run import input_digests
 from robotrl.run.callbacks import Callback, CallbackList
 from robotrl.run.checkpoint import rng_state, set_rng_state, write_checkpoint
 from robotrl.run.directory import Run
-from robotrl.run.early_stopping import GOOD_ENOUGH, StopRule
-from robotrl.run.final_selection import look_again
 from robotrl.run.locking import StopSignals
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
-from robotrl.run.schedule import EvalBudget, Progress, is_due, is_evaluated
+from robotrl.run.rules.early_stopping import GOOD_ENOUGH, StopRule
+from robotrl.run.rules.final_selection import look_again
+from robotrl.run.rules.schedule import EvalBudget, Progress, is_due, is_evaluated
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
 from robotrl.spec.json_fields import name_values
 from robotrl.utils.devices import device_of

@@ -267,7 +267,7 @@ def test_help_of_a_preset_lists_its_fields(outsider):
 
 
 def test_runs_get_a_free_folder(tmp_path, monkeypatch):
-    from robotrl.cli.commands.train import free_run_dir
+    from robotrl.run.free_path import free_run_dir
 
     monkeypatch.chdir(tmp_path)
     assert free_run_dir("x") == Path("runs/x")

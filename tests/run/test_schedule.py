@@ -8,7 +8,7 @@ from robotrl.composition import algorithm_cfg, compose, with_algo
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, check, in_env_steps
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS
-from robotrl.run.schedule import EvalBudget, Progress, is_due, is_evaluated, is_marked
+from robotrl.run.rules.schedule import EvalBudget, Progress, is_due, is_evaluated, is_marked
 from tests.kits import learner_kit as kit
 
 FORMER = {

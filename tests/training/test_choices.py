@@ -15,7 +15,7 @@ from robotrl.config import EvalCfg, SimCfg, options_of
 from robotrl.configs.gymnasium import ppo
 from robotrl.fn.stats import wilson
 from robotrl.rollout.evaluate import EvalResult
-from robotrl.run.early_stopping import GOOD_ENOUGH, StopRule
+from robotrl.run.rules.early_stopping import GOOD_ENOUGH, StopRule
 
 TINY = (
     *("--sim", "gym/CartPole-v1", "--sim.num-envs", "4", "--algo.num-steps", "16", "--algo.minibatch", "32"),

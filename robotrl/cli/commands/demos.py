@@ -115,9 +115,9 @@ def _driven(args: Args, by: Literal["keyboard", "gamepad"], options: Mapping[str
     from robotrl.interventions.config import InterventionCfg, open_device
     from robotrl.interventions.gamepad import Gamepad
     from robotrl.interventions.keyboard import Keyboard
-    from robotrl.report.stream import PictureStream
     from robotrl.rollout.driven import drive_demos
     from robotrl.spec import HasCamera, HasPictureSize
+    from robotrl.utils.picture_stream import PictureStream
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from robotrl.errors import ConfigError
-from robotrl.report.stream import PictureStream
+from robotrl.utils.picture_stream import PictureStream
 
 
 def test_a_browser_gets_each_new_picture():

@@ -11,11 +11,12 @@ from typing import cast
 import numpy as np
 
 from robotrl.errors import ConfigError
-from robotrl.report.server import HOST
 
 PAGE = (
     b"<!doctype html><title>robotrl</title><body style='margin:0;background:#111'><img src='stream' style='width:100%'>"
 )
+HOST = "127.0.0.1"
+"""Loopback address: only this machine can connect."""
 BOUNDARY = "frame"
 
 
