@@ -151,7 +151,8 @@ def _spoilt_scores(rng: Rng, folder: Path) -> Outcome:
     del folder
     policy = _policy(rng)
     with torch.no_grad():
-        last: Any = policy.net.layers[-1]
+        layers: Any = policy.net.layers
+        last = layers[-1]
         last.bias[int(rng.integers(sum(policy.choices)))] = NO_NUMBERS[int(rng.integers(2))]
     obs = {"state": torch.randn(2, 3)}
     way = int(rng.integers(3))
@@ -228,7 +229,8 @@ def _bundle() -> Path:
     spec = Spec((2,), ("gear", "lamp"), ("1",) * 2, (0.0, 0.0), (3.0, 1.0), choices=(4, 2))
     policy = CategoricalCfg(hidden=(8,)).build(OBSERVED, spec, TransformGroup())
     with torch.no_grad():
-        last: Any = policy.net.layers[-1]
+        layers: Any = policy.net.layers
+        last = layers[-1]
         last.weight *= 30
     path = Path(tempfile.mkdtemp(prefix="robotrl-faults-")) / "bundle"
     draw = np.random.default_rng(0)

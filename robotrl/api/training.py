@@ -184,7 +184,7 @@ def _with_network(cfg: TrainCfg[Any, Any], network: type) -> TrainCfg[Any, Any]:
 
 def _set(part: Any, path: list[str], value: Any, whole: str) -> Any:
     first, *rest = path
-    inner = part.options if isinstance(part, SimCfg) and first not in vars(part) else part
+    inner: Any = part.options if isinstance(part, SimCfg) and first not in vars(part) else part
     names = [field.name for field in fields(inner)] if is_dataclass(inner) else []
     if first not in names:
         raise unknown("setting", whole, [f"{whole.rpartition('.')[0]}.{name}".lstrip(".") for name in names])

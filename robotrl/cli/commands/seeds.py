@@ -8,12 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from robotrl.errors import check_count
-from robotrl.fn.stats import student_t
-from robotrl.run.logs import read_scalars
-from robotrl.utils.hardware import usable_cores
 
 MOST = 1000
 CORES_PER_RUN, POLL_S = 2, 0.2
@@ -38,6 +33,8 @@ def train_seeds(count: int, first: int, argv: Sequence[str], folder: Path, score
     Raises:
         ConfigError: a number out of range.
     """
+    from robotrl.utils.hardware import usable_cores
+
     check_count("--seeds", count, 1, MOST)
     folder.mkdir(parents=True, exist_ok=True)
     waiting = list(range(first, first + count))
@@ -73,6 +70,11 @@ def _command(argv: Sequence[str], seed: int, path: Path) -> list[str]:
 
 def summary(folder: Path, seeds: Sequence[int], score: str) -> str:
     """Table of the best evaluation of each seed, and their mean with its 95 % interval."""
+    import numpy as np
+
+    from robotrl.fn.stats import student_t
+    from robotrl.run.logs import read_scalars
+
     column, unit = ("eval_success", " %") if score == "success" else ("eval_return", "")
     lines, found = list[str](), list[float]()
     for seed in seeds:
