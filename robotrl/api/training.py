@@ -188,5 +188,6 @@ def _set(part: Any, path: list[str], value: Any, whole: str) -> Any:
     names = [field.name for field in fields(inner)] if is_dataclass(inner) else []
     if first not in names:
         raise unknown("setting", whole, [f"{whole.rpartition('.')[0]}.{name}".lstrip(".") for name in names])
-    changed: Any = replace(inner, **{first: _set(vars(inner)[first], rest, value, whole) if rest else value})
+    made: Any = _set(vars(inner)[first], rest, value, whole) if rest else value
+    changed: Any = replace(inner, **{first: made})  # pyright: ignore[reportArgumentType]
     return changed if inner is part else replace(part, options=changed)
