@@ -19,7 +19,7 @@ from robotrl.rewards.rules import ActionRateCfg, ActionSizeCfg, AliveCfg, StepPe
 from robotrl.rewards.source import RewardSetup, Score, SimTransition, StatelessReward
 from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.rewards.task import TaskRewardCfg
-from tests.kits.reward_kit import (
+from robotrl.testing.rewards import (
     CHECKS,
     RewardCase,
     forget_leaves_other_envs_alone,

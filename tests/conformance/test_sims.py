@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import robotrl
-from robotrl.errors import ConfigError, NumericsError, RobotrlError
-from robotrl.spec import HasCamera, HasExpert, HasFinalObs, HasParams, HasState, HasStateIds, Step, VecSim
+from robotrl.errors import ConfigError, RobotrlError
+from robotrl.spec import HasCamera, HasExpert, HasFinalObs, HasParams, HasState, HasStateIds, Step
+from robotrl.testing.sims import CHECKS, SimCase, assert_same_obs, copied, leaves, play, random_actions
 
 
 @dataclass(frozen=True)
@@ -189,115 +189,19 @@ def adapters(capability: type | None = None, needs: str | None = None) -> Callab
     return pytest.mark.parametrize("adapter", rows, ids=[row.name for row in rows])
 
 
-def random_actions(sim: VecSim, steps: int, seed: int = 0) -> torch.Tensor:
-    """(steps, N, A), in bounds."""
-    low, high = torch.tensor(sim.action_spec.low), torch.tensor(sim.action_spec.high)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = low + (high - low) * torch.rand((steps, sim.num_envs, *sim.action_spec.shape), generator=generator)
-    return drawn if sim.action_spec.choices is None else drawn.round()
-
-
-def copied(out: Step) -> Step:
-    return Step(
-        {k: v.clone() for k, v in out.obs.items()},
-        out.reward.clone(),
-        out.terminated.clone(),
-        out.truncated.clone(),
-        {k: v.clone() for k, v in out.final_obs.items()},
-        out.final_ids.clone(),
-        {k: v.clone() for k, v in out.info.items()},
-    )
-
-
-def leaves(out: Step) -> list[torch.Tensor]:
-    return [
-        *out.obs.values(),
-        out.reward,
-        out.terminated,
-        out.truncated,
-        *out.final_obs.values(),
-        out.final_ids,
-        *out.info.values(),
-    ]
-
-
-def play(sim: VecSim, actions: torch.Tensor) -> list[Step]:
-    return [copied(sim.step(action)) for action in actions]
-
-
 def assert_same(a: list[Step], b: list[Step]) -> None:
     for t, (x, y) in enumerate(zip(a, b, strict=True)):
         for p, q in zip(leaves(x), leaves(y), strict=True):
             assert torch.equal(p, q), f"step {t}"
 
 
-def assert_same_obs(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    assert a.keys() == b.keys()
-    for key in a:
-        assert torch.equal(a[key], b[key]), key
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@adapters()
+def test_what_every_sim_must_do(adapter: Adapter, check: Callable[[SimCase], None]) -> None:
+    check(SimCase(adapter.make, lambda n, seed: adapter.make(n, seed, **adapter.short)))
 
 
 # the record
-
-
-@adapters()
-def test_satisfies_the_protocol(adapter: Adapter) -> None:
-    sim = adapter.make(3)
-    assert isinstance(sim, VecSim)
-    assert sim.num_envs == 3
-    assert sim.control_dt_s is None or sim.control_dt_s > 0
-    sim.close()
-
-
-@adapters()
-def test_shapes_types_and_bounds(adapter: Adapter) -> None:
-    n = 5
-    sim = adapter.make(n, **adapter.short)
-    obs = sim.reset(seed=1)
-    ended = 0
-    records = [obs]
-    for action in random_actions(sim, 60):
-        out = sim.step(action)
-        records.append({k: v.clone() for k, v in out.obs.items()})
-        records.append({k: v.clone() for k, v in out.final_obs.items()})
-        assert (out.reward.shape, out.reward.dtype) == ((n,), torch.float32)
-        assert (out.terminated.shape, out.terminated.dtype) == ((n,), torch.bool)
-        assert (out.truncated.shape, out.truncated.dtype) == ((n,), torch.bool)
-        assert out.final_ids.dtype == torch.int64
-        assert torch.equal(out.final_ids, torch.nonzero(out.terminated | out.truncated)[:, 0])
-        for value in out.final_obs.values():
-            assert len(value) == len(out.final_ids)
-        assert (out.info["success"].shape, out.info["success"].dtype) == ((n,), torch.bool)
-        assert (out.info["state_id"].shape, out.info["state_id"].dtype) == ((n,), torch.int64)
-        assert all(value.device == sim.device for value in leaves(out))
-        ended += len(out.final_ids)
-    assert ended
-    for record in records:
-        assert set(record) == set(sim.observation_spec)
-        for key, spec in sim.observation_spec.items():
-            value = record[key]
-            assert value.shape[1:] == spec.shape
-            assert str(value.dtype) == f"torch.{spec.dtype}"
-            assert torch.isfinite(value).all()
-            for column, name in enumerate(spec.names):
-                assert (value[..., column] >= spec.low[column]).all(), name
-                assert (value[..., column] <= spec.high[column]).all(), name
-
-
-@adapters()
-def test_same_seed_same_trajectory(adapter: Adapter) -> None:
-    actions = random_actions(adapter.make(4), 30)
-    trajectories = []
-    for seed in (7, 7, 8):
-        sim = adapter.make(4, seed=seed, **adapter.short)
-        sim.reset()
-        trajectories.append(play(sim, actions))
-    assert_same(trajectories[0], trajectories[1])
-    with pytest.raises(AssertionError):
-        assert_same(trajectories[0], trajectories[2])
-    # `reset(seed=...)` on a used sim is as good as a new one
-    sim.reset(seed=7)
-    assert_same(play(sim, actions), trajectories[0])
 
 
 @adapters(needs="short_steps")
@@ -336,19 +240,6 @@ def test_final_obs_is_what_a_sim_without_the_limit_shows(adapter: Adapter) -> No
         assert not torch.equal(cut.obs[key], cut.final_obs[key])
 
 
-@adapters()
-def test_buffer_reuse_is_declared_truthfully(adapter: Adapter) -> None:
-    sim = adapter.make(4, **adapter.short)
-    sim.reset(seed=0)
-    kept: list[Step] = []
-    copies: list[Step] = []
-    for action in random_actions(sim, 25):
-        kept.append(sim.step(action))
-        copies.append(copied(kept[-1]))
-    pairs = [pair for a, b in zip(kept, copies, strict=True) for pair in zip(leaves(a), leaves(b), strict=True)]
-    assert any(not torch.equal(a, b) for a, b in pairs) == sim.buffers_are_reused
-
-
 # exact state
 
 
@@ -377,50 +268,7 @@ def test_a_restored_sim_continues_bit_for_bit(adapter: Adapter, tmp_path: Path) 
         assert_same(play(restored, actions[7:]), expected)
 
 
-@adapters(HasState)
-def test_set_state_gives_the_observation_at_that_state(adapter: Adapter) -> None:
-    sim = adapter.make(3)
-    sim.reset(seed=2)
-    out = play(sim, random_actions(sim, 5))[-1]
-    state = sim.get_state()
-    play(sim, random_actions(sim, 5, seed=1))
-    assert_same_obs(sim.set_state(state), out.obs)
-
-
-@adapters(HasState)
-def test_get_state_is_a_copy(adapter: Adapter) -> None:
-    sim = adapter.make(3)
-    sim.reset(seed=2)
-    state = sim.get_state()
-    before = {key: value.copy() for key, value in state.items()}
-    play(sim, random_actions(sim, 3))
-    for key, value in state.items():
-        assert np.array_equal(value, before[key]), key
-
-
-@adapters(HasState)
-def test_a_state_of_another_size_is_refused(adapter: Adapter) -> None:
-    sim, other = adapter.make(3), adapter.make(4)
-    sim.reset()
-    other.reset()
-    with pytest.raises(ConfigError, match="state"):
-        sim.set_state(other.get_state())
-    state = sim.get_state()
-    key = next(iter(state))
-    del state[key]
-    with pytest.raises(ConfigError, match=key):
-        sim.set_state(state)
-
-
 # numbered starts
-
-
-@adapters(HasStateIds)
-def test_splits_are_disjoint(adapter: Adapter) -> None:
-    sim = adapter.make(1)
-    ranges = sorted((sim.state_ids(split) for split in ("train", "val", "test")), key=lambda r: r.start)
-    assert all(len(r) >= 256 and r.step == 1 for r in ranges)
-    assert all(a.stop <= b.start for a, b in pairwise(ranges))
 
 
 @adapters(HasStateIds, needs="short_steps")
@@ -438,16 +286,6 @@ def test_queued_starts_are_used_in_order_and_once(adapter: Adapter) -> None:
     assert len(seen) == 12
     train = sim.state_ids("train")  # a range of a thousand million: never made into a set
     assert all(i in train for i in seen[8:])
-
-
-@adapters(HasStateIds)
-def test_training_draws_only_training_starts(adapter: Adapter) -> None:
-    sim = adapter.make(256)
-    sim.reset(seed=4)
-    ids = sim.step(random_actions(sim, 1)[0]).info["state_id"].tolist()
-    train = sim.state_ids("train")
-    assert all(i in train for i in ids)
-    assert len(set(ids)) > 250
 
 
 @adapters(HasStateIds)
@@ -690,44 +528,6 @@ def one_line(error: pytest.ExceptionInfo[RobotrlError]) -> str:
     text = str(error.value)
     assert "\n" not in text
     return text
-
-
-@adapters()
-def test_bad_actions_are_refused_before_anything_moves(adapter: Adapter) -> None:
-    sim = adapter.make(3)
-    start = {key: value.clone() for key, value in sim.reset(seed=0).items()}
-    width = sim.action_spec.shape[-1]
-    with pytest.raises(ConfigError) as shape:
-        sim.step(torch.zeros(3, width + 1))
-    assert f"(3, {width + 1})" in one_line(shape)
-    assert f"(3, {width})" in one_line(shape)
-    for bad in (float("nan"), float("inf")):
-        action = torch.zeros(3, width)
-        action[1, width - 1] = bad
-        with pytest.raises(NumericsError) as value:
-            sim.step(action)
-        text = one_line(value)
-        assert "env 1" in text
-        assert "step 0" in text
-        assert sim.action_spec.names[width - 1] in text
-    if isinstance(sim, HasState):
-        assert_same_obs(sim.set_state(sim.get_state()), start)
-    sim.step(torch.zeros(3, width))
-
-
-@adapters()
-def test_actions_are_clipped_to_their_bounds(adapter: Adapter) -> None:
-    found = []
-    for scale in (1.0, 50.0):
-        sim = adapter.make(2)
-        sim.reset(seed=0)
-        if sim.action_spec.choices is not None:
-            with pytest.raises(NumericsError, match="expected a whole number from 0 to"):
-                sim.step(torch.tensor(sim.action_spec.high).expand(2, -1) + 1)
-            return
-        high = torch.tensor(sim.action_spec.high).expand(2, -1)
-        found.append(play(sim, torch.stack([high * scale] * 3)))
-    assert_same(*found)
 
 
 @adapters()

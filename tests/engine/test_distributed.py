@@ -118,7 +118,7 @@ def learned(world: DistributedContext, **fields: Any) -> dict[str, Any]:
     state = one.state()
     rollout = one._collector.collect(one._decide, 16)
     batch = make_batch(rollout, one._value, 0.99, 0.95, world=world)
-    one._measure(rollout.obs)
+    one._made.take(rollout.obs)
     return {
         "flat": one._engine.flat.tolist(),
         "carry": [float(x) for x in one._engine.carry.values()],

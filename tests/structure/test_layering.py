@@ -19,7 +19,7 @@ BASE = {"errors", "spec", "transforms", "registry"}
 ROLLOUT = BASE | {"utils", "fn", "datasets", "replay", "rollout"}
 LEARN = ROLLOUT | {"config", "peft", "run"}
 ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventions", "importers", "api", "sims"}
-ALL |= {"deploy", "report", "training", "memory_estimate", "composition"}
+ALL |= {"deploy", "report", "training", "memory_estimate", "composition", "testing"}
 PROCESS_REWARD = {"rewards.process_model", "rewards.process_stored", "rewards.process_term"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 """A Gymnasium env of any sim, starts, bounds of actions, cores as torch sims: shared by the adapters."""
@@ -57,6 +57,7 @@ MAY_IMPORT = {
     "algos": LEARN | {"policies", "engine", "interventions", "learners"},
     # learns from a process reward that was trained before, and keeps it in its checkpoints
     "algos.vla_rl": LEARN | {"policies", "engine", "learners", *PROCESS_REWARD},
+    "testing": LEARN | {"rewards", "sims"},
     "memory_estimate": LEARN | {"policies", "engine", "learners"},
     "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate"},
     "deploy": BASE | {"utils"},
