@@ -608,11 +608,11 @@ def test_what_cannot_be_shared_is_refused_by_name(monkeypatch):
     assert share("algo.minibatch", 64, DistributedContext(1, 2)) == 32
     with pytest.raises(ConfigError, match=r"algo\.minibatch is 63: expected a multiple of 2, the number of processes"):
         share("algo.minibatch", 63, DistributedContext(1, 2))
+    monkeypatch.setitem(SIMS._rows, "test/walk", "tests.kits.walk_sim:make")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match=r"WORLD_SIZE is 2 and RANK.* not set: expected all, as torchrun sets them"):
         train(config(), Path("never"))
-    monkeypatch.setitem(SIMS._rows, "test/walk", "tests.kits.walk_sim:make")
     sac = replace(config(), algo=SacCfg(engine="eager"), policy=SquashedCfg())
     with pytest.raises(CapabilityError, match="SacLearner lacks world: it learns in one process, and WORLD_SIZE is 2"):
         _make_learner(sac, None, Path("never"), DistributedContext(0, 2))
