@@ -491,7 +491,7 @@ def _option(rng: Rng, folder: Path) -> Outcome:
         "\udcff=1",
         "limit_s=\udcff",
         "seed=1",
-        "num_envs=1",
+        "name=1",
         "😀=1",
     )
     option = str(_pick(rng, bad))
@@ -538,8 +538,8 @@ def _environment(rng: Rng, folder: Path) -> Outcome:
         "success=x",
         "processes=x",
         "longest=0",
-        "vocabulary=1",
-        "instruction=1",
+        "vocabulary=",
+        "instruction=",
         "camera=x",
     )
     argv = ["train", "gym-ppo", "--run-dir", str(folder / "out"), "--sim.num-envs", "2", "--algo.env-steps", "64"]

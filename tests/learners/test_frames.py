@@ -127,6 +127,6 @@ def test_what_cannot_be_told_is_refused(demos: Path, tmp_path: Path, monkeypatch
     ):
         with pytest.raises(CapabilityError, match=message):
             replace(PLAIN, reading=1.0).build(kit.setup(None, policy, walks))
-    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.task.TabletopSim.meant")
+    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.meant")
     with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.reading is 1\.0"):
         learner(demos)
