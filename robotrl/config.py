@@ -25,7 +25,7 @@ from robotrl.interventions.config import InterventionCfg
 from robotrl.registry import REWARDS, check_num_envs, sim_options
 from robotrl.spec import CACHES, Cache, LearnerCfg, reads
 from robotrl.spec.json_fields import FLAT, REVISION, check_settings, check_type, name_values, settings_from_json
-from robotrl.spec.sim_options import SimOptions, changed_fields
+from robotrl.spec.sim_options import SimOptions, changed_fields, json_values
 
 Algo = TypeVar("Algo")
 PolicyCfg = TypeVar("PolicyCfg")
@@ -266,8 +266,10 @@ def resolved(cfg: TrainCfg[Any, Any]) -> TrainCfg[Any, Any]:
 
 def to_json(cfg: TrainCfg[Any, Any]) -> dict[str, Any]:
     """Resolved config as JSON values, with the class names needed to read it back."""
+    sim = {**asdict(cfg.sim), "options": json_values(options_of(cfg.sim))}
     return {
         **asdict(cfg),
+        "sim": sim,
         "revision": REVISION,
         "types": {part: _name_of(type(getattr(cfg, part))) for part in ("algo", "policy")},
     }

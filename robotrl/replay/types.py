@@ -11,8 +11,8 @@ from robotrl.spec import Arrays
 Source = Literal["demo", "rollout", "human", "model"]
 """Source of an action: a demonstration, the policy in training, a human correction, a learned model."""
 SOURCES: tuple[Source, ...] = get_args(Source)
-HUMAN = SOURCES.index("human")
 """Sources in the order of their stored indices."""
+HUMAN = SOURCES.index("human")
 
 
 class StepRecord(NamedTuple):

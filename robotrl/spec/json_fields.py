@@ -163,7 +163,7 @@ def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options_by_name(data: dict[str, Any]) -> dict[str, Any]:
     sim: Any = data["sim"]
-    options: Any = sim.get("options", ())
+    options: Any = sim.get("options")
     if isinstance(options, str | Mapping) or not isinstance(options, Sequence):
         return data
     return {**data, "sim": {**sim, "options": name_values(options, "sim.options")}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections import abc
 from collections.abc import Callable, Mapping
@@ -68,9 +69,28 @@ def with_values(default: Any, values: Mapping[str, Any], owner: str) -> Any:
     return cls(**given)
 
 
+INFINITE = {math.inf: "inf", -math.inf: "-inf"}
+"""Texts that stand for infinite numbers, which JSON does not have."""
+
+
+def json_values(options: Any) -> dict[str, Any]:
+    """Fields of a sim's options as JSON values by name; `with_values` reads them back."""
+    return {name: _json_value(value) for name, value in asdict(options).items()}
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, float):
+        return INFINITE.get(value, value)
+    if isinstance(value, tuple | list):
+        return [_json_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, Mapping):
+        return {key: _json_value(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
 def changed_fields(options: Any, default: Any) -> dict[str, Any]:
     """Fields of `options` that differ from those of `default`, as JSON values by name."""
-    given, usual = asdict(options), asdict(default)
+    given, usual = json_values(options), json_values(default)
     return {name: value for name, value in given.items() if value != usual.get(name, MISSING)}
 
 
@@ -83,15 +103,22 @@ def _converted(hint: Any, value: Any, default: Any, owner: str) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, list):
-        return tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return tuple(_number(item) for item in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, str) and hint is float:
+        return _number(value)
     if isinstance(value, str) and _takes_texts(hint):
         return tuple(value.split(","))
     if isinstance(value, Mapping):
         nested = default if is_dataclass(default) else next(filter(is_dataclass, (hint, *get_args(hint))), None)
         if nested is not None:
             return with_values(nested, value, owner)  # pyright: ignore[reportUnknownArgumentType]
-        return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}  # pyright: ignore
+        return {key: tuple(map(_number, item)) if isinstance(item, list) else item for key, item in value.items()}  # pyright: ignore
     return value
+
+
+def _number(value: Any) -> Any:
+    """A number for the text of an infinite one; other values as they are."""
+    return next((number for number, text in INFINITE.items() if value == text), value)
 
 
 def _takes_texts(hint: Any) -> bool:

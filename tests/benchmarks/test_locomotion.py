@@ -168,7 +168,7 @@ def test_a_cell_of_ours_is_trained_and_judged(tmp_path: Path) -> None:
     cfg = presets["mujoco/hopper"]
     iteration = cfg.sim.num_envs * cfg.algo.num_steps
     algo = replace(cfg.algo, env_steps=iteration, epochs=1, engine="eager")
-    evaluation = replace(cfg.evaluation, every=1, episodes=2, num_envs=2, animation=0)
+    evaluation = replace(cfg.evaluation, every_env_steps=iteration, episodes=2, num_envs=2, animation=0)
     result = bench.train_and_judge(replace(cfg, algo=algo, evaluation=evaluation), tmp_path / "run", episodes=3)
     assert result["env_steps"] == iteration and len(result["returns"]) == 3
     assert result["return"] == pytest.approx(np.mean(result["returns"])) and result["compile_s"] == 0.0

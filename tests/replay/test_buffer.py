@@ -90,12 +90,20 @@ def test_an_abandoned_episode_has_no_chunk_across_it_and_a_closed_one_is_a_time_
     assert (got.truncated.item(), got.discount.item(), got.next_obs["state"][0, 0].item()) == (True, 0.5, 99)
 
 
+def test_a_chunk_that_a_person_took_over_is_no_decision_of_the_noise():
+    replay = kit.make(None, 1, 6)
+    for source in ("rollout", "human", "rollout", "rollout"):
+        replay.add(record([Row(3)])._replace(source=source))
+    assert numbers(replay, 1) == [0, 1, 2]
+    assert replay.indices(1, decisions=True).tolist() == [0, 2]
+
+
 def test_what_is_not_said_has_its_default():
     replay = kit.make(None, 1, 4)
-    row = record([Row(3, terminated=True)])._replace(source="human", decision=None, extras={}, log_prob=None, cost=None)
+    row = record([Row(3, terminated=True)])._replace(source="model", decision=None, extras={}, log_prob=None, cost=None)
     replay.add(row)
     got = replay.view(replay.indices(1, decisions=True), 1, GAMMA)
-    assert got.source.tolist() == [SOURCES.index("human")]
+    assert got.source.tolist() == [SOURCES.index("model")]
     assert got.extras["noise"].isnan().all()
     assert got.log_prob.isnan().all()
     assert got.cost.tolist() == [0]

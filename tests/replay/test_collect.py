@@ -152,8 +152,9 @@ def test_corrections_replace_actions_and_land_in_both_replays():
     sources = {int(i): SOURCES[int(s)] for i, s in zip(got.starts, got.source, strict=True)}
     assert [i for i, source in sources.items() if source == "human"] == [5, 7]
     begins = replay.indices(1, decisions=True).tolist()
-    # steps 0, 2, 3 and 4 of env 1, and every third of env 0
-    assert begins == [0, 6, 1, 5, 7, 9]
+    # steps 0 and 4 of env 1, and every third of env 0: extras describe decisions of the policy, steps 2 and 3 are none
+    assert begins == [0, 6, 1, 9]
+    assert make(sim, extras={}).ring.extras == {}, "a replay without extras keeps such steps"
     assert got.extras["noise"].isnan().tolist() == [int(i) not in (0, 6, 1, 9) for i in got.starts]
     theirs = human.view(human.indices(2), 2, 0.5)
     assert theirs.starts.tolist() == [1, 3]
