@@ -74,6 +74,11 @@ def assert_same_obs(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
         assert torch.equal(a[key], b[key]), key
 
 
+def declares(sim: Any, capability: type) -> bool:
+    """True if the sim has a capability of `robotrl.spec`."""
+    return isinstance(sim, capability)
+
+
 def refused(call: Callable[[], Any], kind: type[Exception] = RobotrlError) -> str:
     """One-line message of the error that a call must raise."""
     try:
@@ -86,7 +91,7 @@ def refused(call: Callable[[], Any], kind: type[Exception] = RobotrlError) -> st
 
 def satisfies_the_protocol(case: SimCase) -> None:
     """The sim satisfies `VecSim`, and states its number of envs and a control period above 0, or none."""
-    sim = case.make(3, 0)
+    sim: Any = case.make(3, 0)
     assert isinstance(sim, VecSim)
     assert sim.num_envs == 3
     assert sim.control_dt_s is None or sim.control_dt_s > 0
@@ -96,7 +101,7 @@ def satisfies_the_protocol(case: SimCase) -> None:
 def shapes_types_and_bounds(case: SimCase) -> None:
     """All arrays have the shapes, types, devices and bounds that the specs state."""
     n = 5
-    sim = case.make_short(n, 0)
+    sim: Any = case.make_short(n, 0)
     records: list[dict[str, Tensor]] = [sim.reset(seed=1)]
     ended = 0
     for action in random_actions(sim, 60):
@@ -148,7 +153,7 @@ def same_seed_same_trajectory(case: SimCase) -> None:
 
 def buffer_reuse_is_declared_truthfully(case: SimCase) -> None:
     """`buffers_are_reused` says whether the next step overwrites a step's tensors."""
-    sim = case.make_short(4, 0)
+    sim: Any = case.make_short(4, 0)
     sim.reset(seed=0)
     kept: list[Step] = []
     copies: list[Step] = []
@@ -161,8 +166,8 @@ def buffer_reuse_is_declared_truthfully(case: SimCase) -> None:
 
 def set_state_gives_the_observation_at_that_state(case: SimCase) -> None:
     """A restored sim shows what it showed there, and continues bit for bit (`HasState`)."""
-    sim = case.make_short(3, 0)
-    if not isinstance(sim, HasState):
+    sim: Any = case.make_short(3, 0)
+    if not declares(sim, HasState):
         return
     sim.reset(seed=2)
     out = play(sim, random_actions(sim, 5))[-1]
@@ -179,8 +184,8 @@ def set_state_gives_the_observation_at_that_state(case: SimCase) -> None:
 
 def get_state_is_a_copy(case: SimCase) -> None:
     """Steps do not change a state that was taken before (`HasState`)."""
-    sim = case.make(3, 0)
-    if not isinstance(sim, HasState):
+    sim: Any = case.make(3, 0)
+    if not declares(sim, HasState):
         return
     sim.reset(seed=2)
     state = sim.get_state()
@@ -192,8 +197,9 @@ def get_state_is_a_copy(case: SimCase) -> None:
 
 def a_state_of_another_size_is_refused(case: SimCase) -> None:
     """A state of another number of envs, or with an array missing, is refused by name (`HasState`)."""
-    sim, other = case.make(3, 0), case.make(4, 0)
-    if not isinstance(sim, HasState):
+    sim: Any = case.make(3, 0)
+    other: Any = case.make(4, 0)
+    if not declares(sim, HasState):
         return
     sim.reset()
     other.reset()
@@ -206,8 +212,8 @@ def a_state_of_another_size_is_refused(case: SimCase) -> None:
 
 def splits_are_disjoint(case: SimCase) -> None:
     """Training, validation and test starts are disjoint, 256 or more each (`HasStateIds`)."""
-    sim = case.make(1, 0)
-    if not isinstance(sim, HasStateIds):
+    sim: Any = case.make(1, 0)
+    if not declares(sim, HasStateIds):
         return
     ranges = sorted((sim.state_ids(split) for split in SPLITS), key=lambda r: r.start)
     assert all(len(r) >= 256 and r.step == 1 for r in ranges)
@@ -216,8 +222,8 @@ def splits_are_disjoint(case: SimCase) -> None:
 
 def training_draws_only_training_starts(case: SimCase) -> None:
     """Without a queue, starts are training ids, and nearly all different (`HasStateIds`)."""
-    sim = case.make(256, 0)
-    if not isinstance(sim, HasStateIds):
+    sim: Any = case.make(256, 0)
+    if not declares(sim, HasStateIds):
         return
     sim.reset(seed=4)
     ids = sim.step(random_actions(sim, 1)[0]).info["state_id"].tolist()
@@ -228,7 +234,7 @@ def training_draws_only_training_starts(case: SimCase) -> None:
 
 def bad_actions_are_refused_before_anything_moves(case: SimCase) -> None:
     """An action of a wrong shape or with a value that is not finite is refused by name; the sim does not move."""
-    sim = case.make(3, 0)
+    sim: Any = case.make(3, 0)
     start = {key: value.clone() for key, value in sim.reset(seed=0).items()}
     width = sim.action_spec.shape[-1]
     shape = refused(lambda: sim.step(torch.zeros(3, width + 1)))
@@ -241,7 +247,7 @@ def bad_actions_are_refused_before_anything_moves(case: SimCase) -> None:
         assert "env 1" in text
         assert "step 0" in text
         assert sim.action_spec.names[width - 1] in text
-    if isinstance(sim, HasState):
+    if declares(sim, HasState):
         assert_same_obs(sim.set_state(sim.get_state()), start)
     sim.step(torch.zeros(3, width))
 

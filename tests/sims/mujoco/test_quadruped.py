@@ -130,7 +130,7 @@ def test_a_scale_can_be_changed_by_name() -> None:
     assert (b.info["reward/air_time"] == 0).all()
     with pytest.raises(ConfigError, match="did you mean 'torque'"):
         plain(1, reward={"torques": -1})
-    with pytest.raises(ConfigError, match="reward 'torque' is 'much': expected a number"):
+    with pytest.raises(ConfigError, match=r"reward\.torque is 'much': expected a number"):
         plain(1, reward={"torque": "much"})
 
 
