@@ -41,7 +41,26 @@ def network(
     shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
     if shape != (2, outputs):
         raise ConfigError(f"policy.net {own!r} maps (2, {inputs}) to {shape}: expected (2, {outputs})")
+    _check_rows(own, made, inputs)
     return made
+
+
+def _check_rows(own: str, made: nn.Module, inputs: int) -> None:
+    """Check that a row's output in training depends on nothing but the row, or no ratio of probabilities begins at 1.
+
+    Raises:
+        ConfigError: it is random (dropout), or depends on the other rows (batch normalization).
+    """
+    rows = torch.linspace(-1.0, 1.0, 64 * inputs).view(64, inputs)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        first, again, few = made(rows), made(rows), made(rows[:32])
+    if not torch.equal(first, again):
+        raise ConfigError(f"policy.net {own!r} gives other outputs for equal inputs: expected none of dropout or noise")
+    if not torch.allclose(first[:32], few, atol=1e-5):
+        raise ConfigError(
+            f"policy.net {own!r} gives a row other outputs beside other rows: expected no batch normalization; layer"
+            " normalization works"
+        )
 
 
 def _made(own: str, inputs: int, outputs: int) -> nn.Module:

@@ -30,7 +30,7 @@ PLANE_M = 20.0
 VIEW_FROM = np.array([1.2, -1.2, 0.8])
 """Position of the camera from the middle of all bodies, in multiples of their extent."""
 FRAMED_M = 0.5
-"""When the bodies have moved so far, new clients look where they are now."""
+"""Movement of the bodies, m, after which new clients look at their present place."""
 STATUS_S = 0.1
 """Seconds between two updates of the text."""
 LAG_S = 0.25

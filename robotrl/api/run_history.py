@@ -29,7 +29,7 @@ class Evaluated(NamedTuple):
 
 
 class RunHistory(NamedTuple):
-    """What a run directory tells about its training."""
+    """History of a training, read from its run directory."""
 
     path: Path
     config: Mapping[str, Any]

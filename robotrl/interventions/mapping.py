@@ -14,7 +14,7 @@ from robotrl.spec import Spec
 
 Real = NDArray[np.float64]
 Verdict = Literal["keep", "discard", "finish"]
-"""What a human says of an episode: record it, drop it, or drop it and end the recording."""
+"""A human's verdict on an episode: record it, drop it, or drop it and end the recording."""
 
 
 class Binding(NamedTuple):
@@ -36,7 +36,7 @@ class DeviceState(NamedTuple):
     toggled: bool
     """True if the human pressed the button that takes over until it is pressed again."""
     verdict: Verdict | None = None
-    """What the human said of the episode since the last poll; interventions do not read it."""
+    """The human's verdict since the last poll; interventions do not read it."""
 
 
 class Device(Protocol):

@@ -49,7 +49,7 @@ class Acting(NamedTuple):
     warmup: int
     """Env steps before the first update."""
     decide: Decide = decide
-    """How chunks are sampled, and what is recorded with them."""
+    """Sampler of chunks, with the extras recorded beside them."""
 
 
 class ReplayBuffers:

@@ -84,7 +84,7 @@ class Discounts(Protocol):
 
 
 class RewardSetup(NamedTuple):
-    """What a run tells its reward sources besides the sim."""
+    """Settings of a run that reward sources need besides the sim."""
 
     gamma: float = 1.0
     """Discount per env step of the algorithm; 1 for one that does not discount."""

@@ -39,7 +39,7 @@ class DemoReport(NamedTuple):
     modes: dict[str, int]
     """Number of recorded episodes of each mode of a sim's expert; empty for one's own."""
     stopped: str = ""
-    """Why the recording of a person ended early; empty if it did not."""
+    """Reason for which a person's recording ended early; empty if it did not."""
 
 
 def collect_demos(

@@ -187,7 +187,7 @@ def _source_of(found: Any) -> Path | None:
 
 
 def _told(error: Exception, obs: Mapping[str, Any]) -> str:
-    """What the user's code raised; a key that the observations lack is answered with those that they have."""
+    """Error of the user's code; a key that the observations lack is answered with those that they have."""
     text = " ".join(str(error).split()) or "no message"
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str) and obs:
         close = nearest(error.args[0], obs)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class MemoryNeeds(NamedTuple):
-    """What determines the memory of an algorithm's updates, besides the policy."""
+    """Determinants of the memory of an algorithm's updates, besides the policy."""
 
     minibatch: int | None = None
     """Rows of an update, over all processes; None: unknown, so that nothing is estimated."""

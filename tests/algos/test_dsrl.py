@@ -373,7 +373,7 @@ def taken_over(sim: Any) -> Any:
 
 @BOTH
 def test_it_learns_from_interventions(cfg):
-    """What a person did has no noise: the critic of actions learns from it, that of noise from chunks carried out."""
+    """Steps of a person have no noise: the critic of actions learns from it, that of noise from chunks carried out."""
     learner = made(cfg)
     learner.watch(taken_over)
     log = [learner.iterate() for _ in range(3)]

@@ -45,7 +45,7 @@ def hopper():
 
 
 def messages(view: LiveView, seconds: float) -> list[dict]:
-    """What the server sends to a new client within some time."""
+    """Messages that the server sends to a new client within some time."""
     found: list[dict] = []
     end = time.monotonic() + seconds
     with connect(f"ws://{HOST}:{view.port}", subprotocols=[f"viser-v{viser.__version__}"], max_size=None) as client:

@@ -64,6 +64,16 @@ class Narrow(Net):
         super().__init__(inputs, outputs + 1)
 
 
+class Dropping(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.layer(x), 0.5, self.training)
+
+
+class ByBatch(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) - self.layer(x).mean(0)
+
+
 def test_names_and_settings(tmp_path: Path) -> None:
     run = robotrl.train("mujoco/reach", "ppo", run_dir=tmp_path / "run", settings={**TINY, "sim.limit_s": 0.5}, seed=3)
     assert run.config["sim"]["options"]["limit_s"] == 0.5 and run.config["seed"] == 3
@@ -115,6 +125,8 @@ def test_reward_sources_by_name_and_weight(tmp_path: Path) -> None:
         ),
         ({"sim": "mujoco/reach", "algo": "ppo", "sede": 3}, "setting 'sede' is unknown: did you mean 'seed'"),
         ({"sim": Line, "algo": "ppo", "policy": Narrow}, r"policy.net .* maps \(2, 2\) to \(2, 2\): expected \(2, 1\)"),
+        ({"sim": Line, "algo": "ppo", "policy": Dropping}, "gives other outputs for equal inputs: expected none of"),
+        ({"sim": Line, "algo": "ppo", "policy": ByBatch}, "gives a row other outputs beside other rows"),
         ({"sim": "mujoco/reach", "algo": "sac", "policy": Net}, "SquashedCfg takes no network of one's own"),
         ({"sim": "mujoco/reach", "algo": "ppo", "reward": "success"}, "reward 'success' needs path"),
     ],

@@ -1,4 +1,4 @@
-"""What every reward source must do. A new source is one `RewardCase` in `CASES`."""
+"""Checks that every reward source must pass. A new source is one `RewardCase` in `CASES`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class LogFlags:
     """Options of any training beside its config; a run does not store them."""
 
     logger: Literal["tensorboard", "wandb"] = "tensorboard"
-    """Where scalars are shown: TensorBoard files, which every run has, or also Weights & Biases (robotrl[wandb])."""
+    """Logger of scalars: TensorBoard files, which every run has, or also Weights & Biases (robotrl[wandb])."""
     callback: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE:CLASS ...")] = ()
     """Callbacks of your own: classes that derive from robotrl.run.callbacks.Callback, made without arguments."""
 

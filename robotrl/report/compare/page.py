@@ -31,7 +31,7 @@ class RunRow(NamedTuple):
     name: str
     seed: str
     state: str
-    """Whether it is in training, has ended, or was never evaluated."""
+    """State of the run: in training, ended, or never evaluated."""
     progress: str
     """Iterations and env steps of its last record."""
     success: str
@@ -56,7 +56,7 @@ class ArmRow(NamedTuple):
     """Mean over runs of the last evaluation's success, 0 to 1; None if no run counts."""
     ret: ScoreSpan | None
     note: str
-    """How many runs are behind the numbers, and which are not."""
+    """Number of runs behind the numbers, and the runs left out."""
 
 
 class FieldRow(NamedTuple):
