@@ -136,7 +136,7 @@ def export(
         parity = _parity(policy, session, unsealed, recorded, samples)
         golden = _record_golden(policy, session, unsealed, recorded)
         arrays = {f"obs/{key}": value for key, value in golden.observations.items()}
-        arrays |= {"actions": golden.actions, "raw_action": golden.raw_action}
+        arrays |= {"actions": golden.actions, "raw_action": golden.normalized_action}
         if golden.noise is not None:
             arrays["noise"] = golden.noise
         golden_bytes = safetensors.numpy.save(arrays)
@@ -270,7 +270,7 @@ class _Graph(nn.Module):
         obs = dict(zip(self._keys, arrays, strict=False))
         noise = arrays[len(self._keys)] if len(arrays) > len(self._keys) else None
         out = self.policy.deploy(obs, noise)
-        return out.actions, out.raw_action
+        return out.actions, out.normalized_action
 
 
 @contextmanager
@@ -366,7 +366,7 @@ def _torch_ticks(policy: HasDeploy, ticks: GoldenTicks) -> tuple[np.ndarray, np.
     with torch.inference_mode():
         obs = {key: torch.from_numpy(array) for key, array in ticks.observations.items()}
         out = policy.deploy(obs, None if ticks.noise is None else torch.from_numpy(ticks.noise))
-    return out.actions.numpy(), out.raw_action.numpy()
+    return out.actions.numpy(), out.normalized_action.numpy()
 
 
 def _decided(policy: HasDeploy, ticks: GoldenTicks) -> np.ndarray:

@@ -112,14 +112,14 @@ def run_ticks(session: GraphSession, ticks: GoldenTicks, output: dict[str, str])
 
     Args:
         session: the graph.
-        ticks: recorded inputs; its `actions` and `raw_action` are not used.
+        ticks: recorded inputs; its `actions` and `normalized_action` are not used.
         output: from roles to names of the graph's outputs.
 
     Returns:
         Actions and raw actions, (n, H, A) each.
     """
     count = len(ticks.actions)
-    actions, raw = np.empty_like(ticks.actions), np.empty_like(ticks.raw_action)
+    actions, raw = np.empty_like(ticks.actions), np.empty_like(ticks.normalized_action)
     for i in range(count):
         for name, array in ticks.observations.items():
             session.inputs[name][0] = array[i]
@@ -146,8 +146,8 @@ def check_golden(session: GraphSession, bundle: Bundle) -> float:
     tolerance = manifest.golden.tolerance
     scale = manifest.action_range
     worst = 0.0
-    raw_scale = np.maximum(1.0, np.abs(golden.raw_action))
-    pairs = (("actions", actions, golden.actions, scale), ("raw_action", raw, golden.raw_action, raw_scale))
+    raw_scale = np.maximum(1.0, np.abs(golden.normalized_action))
+    pairs = (("actions", actions, golden.actions, scale), ("raw_action", raw, golden.normalized_action, raw_scale))
     for what, found, wanted, unit in pairs:
         error = np.abs(found.astype(np.float64) - wanted.astype(np.float64)) / unit
         # Written so that a NaN in `found` counts as a difference.

@@ -25,7 +25,7 @@ class Deployed(NamedTuple):
 
     actions: Tensor
     """(B, H, A) in the sim's units, clipped to the action bounds."""
-    raw_action: Tensor
+    normalized_action: Tensor
     """(B, H, A) normalised, before un-normalisation and clipping."""
 
 
@@ -98,9 +98,9 @@ class SpecPolicy(nn.Module, ABC):
         """(H, A) of the noise that `deploy` takes, or None if it takes none."""
         return None
 
-    def to_actions(self, raw_action: Tensor) -> Tensor:
+    def to_actions(self, normalized_action: Tensor) -> Tensor:
         """Convert normalised actions to the sim's units, clipped to the action bounds."""
-        return self._outputs({ACTION: raw_action})[ACTION]
+        return self._outputs({ACTION: normalized_action})[ACTION]
 
     def check_given(self, obs: dict[str, Tensor]) -> None:
         """Check the observations passed to `act`; the base class accepts all of them.

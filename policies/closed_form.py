@@ -15,7 +15,7 @@ from robotrl.spec import ActOut, Density, Mode
 class SampledAction(NamedTuple):
     """A sampled chunk and its log-density."""
 
-    raw: Tensor
+    normalized_action: Tensor
     """(B, H, A) normalised actions."""
     log_prob: Tensor
     """(B, H, A) their log-density."""
@@ -44,19 +44,19 @@ class ClosedFormPolicy(NetworkPolicy):
     def draw(self, obs: dict[str, Tensor], generator: Noise | None) -> SampledAction:
         """Sample a normalised chunk, before any clipping, with its log-density."""
         density = self.density(self.encode(obs))
-        raw = density.sample(generator)
-        return SampledAction(raw, density.log_prob(raw))
+        normalized_action = density.sample(generator)
+        return SampledAction(normalized_action, density.log_prob(normalized_action))
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """The `best` action; noise is ignored."""
         del noise
-        raw = self.best(self.encode(obs))
-        return Deployed(self.to_actions(raw), raw)
+        normalized_action = self.best(self.encode(obs))
+        return Deployed(self.to_actions(normalized_action), normalized_action)
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row: sampled, or `best`."""
         ctx = self.encode(obs)
-        raw = self.density(ctx).sample(generator) if mode == "sample" else self.best(ctx)
-        return ActOut(self.to_actions(raw), state)
+        normalized_action = self.density(ctx).sample(generator) if mode == "sample" else self.best(ctx)
+        return ActOut(self.to_actions(normalized_action), state)

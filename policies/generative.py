@@ -104,8 +104,8 @@ class ChainPolicy(SpecPolicy):
         """
         if noise is None:
             raise ValueError(f"noise is None: a {self.kind} policy starts from noise (B, H, A)")
-        raw = chain.executed(self, self.decode(self.encode(obs), self.deploy_noise * noise))
-        return Deployed(self.to_actions(raw), raw)
+        normalized_action = chain.executed(self, self.decode(self.encode(obs), self.deploy_noise * noise))
+        return Deployed(self.to_actions(normalized_action), normalized_action)
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"

@@ -106,15 +106,17 @@ class SquashedPolicy(NetworkPolicy):
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """Tanh of the mean; noise is ignored."""
         del noise
-        raw = self.mean(self.encode(obs))
-        return Deployed(self.to_actions(raw), raw)
+        normalized_action = self.mean(self.encode(obs))
+        return Deployed(self.to_actions(normalized_action), normalized_action)
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row: sampled, or tanh of the mean."""
-        raw = self.draw(obs, generator).raw if mode == "sample" else self.mean(self.encode(obs))
-        return ActOut(self.to_actions(raw), state)
+        normalized_action = (
+            self.draw(obs, generator).normalized_action if mode == "sample" else self.mean(self.encode(obs))
+        )
+        return ActOut(self.to_actions(normalized_action), state)
 
 
 def log_slope(before: Tensor) -> Tensor:

@@ -77,9 +77,9 @@ class StagedPolicy(nn.Module):
         between = chain.integrate(self.early, first, noise, range(self.switch))
         return chain.integrate(self.late, second, between, range(self.switch, self.denoising_steps))
 
-    def to_actions(self, raw_action: Tensor) -> Tensor:
+    def to_actions(self, normalized_action: Tensor) -> Tensor:
         """Convert normalised actions to the sim's units, clipped to the action bounds."""
-        return self.late.to_actions(raw_action)
+        return self.late.to_actions(normalized_action)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """Actions from raw observations and standard normal noise, scaled by the early policy's `deploy_noise`.
@@ -89,8 +89,8 @@ class StagedPolicy(nn.Module):
         """
         if noise is None:
             raise ValueError("noise is None: a staged policy starts from noise (B, H, A)")
-        raw = self.decode(self.encode(obs), self.early.deploy_noise * noise)
-        return Deployed(self.to_actions(raw), raw)
+        normalized_action = self.decode(self.encode(obs), self.early.deploy_noise * noise)
+        return Deployed(self.to_actions(normalized_action), normalized_action)
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"

@@ -215,9 +215,9 @@ class SteeredPolicy(nn.Module):
         bound = self.actor.bound
         return self.base.decode(ctx, noise.clamp(-bound, bound))
 
-    def to_actions(self, raw_action: Tensor) -> Tensor:
+    def to_actions(self, normalized_action: Tensor) -> Tensor:
         """Convert normalised actions to the sim's units, clipped to the action bounds."""
-        return self.base.to_actions(raw_action)
+        return self.base.to_actions(normalized_action)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """Chunk from noise that the actor samples with `noise` (B, H, A), or from its mean, which ignores `noise`.
@@ -232,8 +232,8 @@ class SteeredPolicy(nn.Module):
             chosen = self.actor.draw(ctx, noise).noise
         else:
             chosen = self.actor.mean(ctx)
-        raw = self.steer(ctx, chosen)
-        return Deployed(self.to_actions(raw), raw)
+        normalized_action = self.steer(ctx, chosen)
+        return Deployed(self.to_actions(normalized_action), normalized_action)
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"

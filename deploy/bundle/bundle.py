@@ -36,13 +36,13 @@ class GoldenTicks:
         observations: (n, ...) float32 for each observation key.
         noise: (n, H, A) float32, or None for a policy without noise.
         actions: (n, H, A) float32, in the robot's units.
-        raw_action: (n, H, A) float32, normalised.
+        normalized_action: (n, H, A) float32, normalised.
     """
 
     observations: dict[str, np.ndarray]
     noise: np.ndarray | None
     actions: np.ndarray
-    raw_action: np.ndarray
+    normalized_action: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class DeployOutput(Protocol):
         ...
 
     @property
-    def raw_action(self) -> Tensor:
+    def normalized_action(self) -> Tensor:
         """(B, H, A) normalised."""
         ...
 

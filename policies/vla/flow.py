@@ -209,9 +209,9 @@ class FlowVla(ChainPolicy):
         amid = ctx.new_zeros((len(ctx), *self.noise_shape))
         return self.net.moving(unpack(ctx, self.net.sizes), amid, ctx.new_zeros(len(ctx))).to(ctx.dtype)
 
-    def to_actions(self, raw_action: Tensor) -> Tensor:
+    def to_actions(self, normalized_action: Tensor) -> Tensor:
         """Executed part of a normalised chunk, in the sim's units, clipped to the action bounds."""
-        return super().to_actions(executed(self, raw_action))
+        return super().to_actions(executed(self, normalized_action))
 
 
 @dataclass(frozen=True)

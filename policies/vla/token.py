@@ -247,8 +247,8 @@ class TokenPolicy(SpecPolicy):
         return ActOut(self._said(obs, generator, mode).actions, state)
 
     def _said(self, obs: dict[str, Tensor], generator: noise.Noise | None, mode: Mode) -> Deployed:
-        raw = self.from_tokens(self.sample_tokens(self.encode(obs), generator, mode))
-        return Deployed(self.to_actions(raw), raw)
+        normalized_action = self.from_tokens(self.sample_tokens(self.encode(obs), generator, mode))
+        return Deployed(self.to_actions(normalized_action), normalized_action)
 
 
 class VisionTowers(nn.Module):

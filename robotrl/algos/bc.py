@@ -278,8 +278,8 @@ class BcLearner(Learner):
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
         head: dict[str, Part] = {} if self._loss.head is None else {"head": self._loss.head}
-        mine: dict[str, Part] = {"model": self.model, "policy": self.policy}
-        return mine | head | {"engine": self._engine, "generator": self._generator}
+        own_parts: dict[str, Part] = {"model": self.model, "policy": self.policy}
+        return own_parts | head | {"engine": self._engine, "generator": self._generator}
 
 
 def _check(cfg: BcCfg, cache: Cache) -> None:

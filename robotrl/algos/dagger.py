@@ -94,10 +94,10 @@ class Labels:
     def __call__(self, obs: Arrays, action: Tensor, started: Tensor) -> Correction:
         """Label the states, and say where the expert drives; see `Corrector`."""
         self._close_turns(obs, ~self._drives)
-        anew = started.cpu() | (self._left == 0)
-        drawn = torch.rand(len(anew), generator=self._generator) < self._share
-        self._drives = torch.where(anew, drawn, self._drives)
-        self._left = torch.where(anew, self._turn, self._left) - 1
+        restarted = started.cpu() | (self._left == 0)
+        expert_acts = torch.rand(len(restarted), generator=self._generator) < self._share
+        self._drives = torch.where(restarted, expert_acts, self._drives)
+        self._left = torch.where(restarted, self._turn, self._left) - 1
         low, high = (torch.tensor(x).to(action) for x in (self.layout.action_spec.low, self.layout.action_spec.high))
         self._label = self._expert.act(started).to(action).clamp(low, high)
         return Correction(self._label, self._drives.to(action.device))
@@ -200,12 +200,12 @@ class DaggerLearner(Learner):
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Sample the rows of some updates, uniformly from labels and dataset, with the loss's random numbers."""
         cfg, model = self.cfg, self.model
-        drawn = self._sampler().sample(cfg.batch, model.horizon, 1.0, self._generator, updates)
+        transitions = self._sampler().sample(cfg.batch, model.horizon, 1.0, self._generator, updates)
         shape = DrawShape(updates, cfg.batch, model.horizon, model.action_width)
         return {
-            **{f"obs/{key}": drawn.obs[key] for key in model.observation_spec},
-            "chunk": self._unit(drawn.chunk),
-            "valid": drawn.valid,
+            **{f"obs/{key}": transitions.obs[key] for key in model.observation_spec},
+            "chunk": self._unit(transitions.chunk),
+            "valid": transitions.valid,
             **{f"drawn/{name}": x for name, x in self._clone.draw(model, shape, self._generator).items()},
         }
 

@@ -148,7 +148,7 @@ class DppoLoss(ChainLoss):
     def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
         """See `ChainLoss.decide`."""
         bound = self._cfg.noise_bound
-        drawn = draw_chain(
+        sampled = draw_chain(
             self.policy,
             self._acting,
             obs,
@@ -158,9 +158,9 @@ class DppoLoss(ChainLoss):
             before=lambda noise: self._first_steps(obs, noise, generator),
             noise_bound=bound,
         )
-        points, log_prob = drawn.chain
+        points, log_prob = sampled.chain
         if self._cfg.likelihood_std != self._cfg.sample_std:
-            log_prob = chain_log_prob(self.policy, drawn.ctx, self._judging, points, self._steps)
+            log_prob = chain_log_prob(self.policy, sampled.ctx, self._judging, points, self._steps)
         record = {"chain": points, "log_prob": bounded_log_prob(log_prob)}
         return Decision(self.policy.to_actions(points[:, -1]), record)
 

@@ -103,32 +103,32 @@ class DsrlLoss(LossModule):
         with torch.no_grad():
             ctx = self.policy.encode(part(batch, "obs/"))
         values = self.critic(ctx, batch[NOISE] / bound)
-        drawn = actor.draw(ctx, batch["normal"])
-        judged = functional_call(self.critic, detached(self.critic), (ctx, drawn.noise / bound))
+        sample = actor.draw(ctx, batch["normal"])
+        q_pi = functional_call(self.critic, detached(self.critic), (ctx, sample.noise / bound))
         alpha = self.log_alpha.exp()
         critic_loss = ensemble_mse(values, target)
-        climb = soft_actor(smallest(judged), drawn.log_prob, alpha)
-        alpha_loss = temperature_loss(self.log_alpha, drawn.log_prob, self._target_entropy)
+        actor_terms = soft_actor(smallest(q_pi), sample.log_prob, alpha)
+        alpha_loss = temperature_loss(self.log_alpha, sample.log_prob, self._target_entropy)
         info = {
             "critic_loss": critic_loss,
-            "actor_loss": climb.loss,
+            "actor_loss": actor_terms.loss,
             "q": values.mean(),
             "target": target.mean(),
-            "entropy": climb.entropy,
+            "entropy": actor_terms.entropy,
             "alpha": alpha,
-            "saturated": saturated(drawn.noise, bound),
+            "saturated": saturated(sample.noise, bound),
         }
         lr = torch.full_like(target[0], self._cfg.lr)
-        return LossOut(critic_loss + climb.loss + alpha_loss, info, (lr, lr, lr))
+        return LossOut(critic_loss + actor_terms.loss + alpha_loss, info, (lr, lr, lr))
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
         """The target r + gamma^n (1 - terminated) (min Q'(s', w') - alpha log pi(w'|s')), (B,)."""
         ctx = self.policy.encode(part(batch, "next_obs/"))
-        drawn = self.policy.actor.draw(ctx, batch["next_normal"])
-        chunk = drawn.noise / self.policy.actor.bound
+        sample = self.policy.actor.draw(ctx, batch["next_normal"])
+        chunk = sample.noise / self.policy.actor.bound
         values = functional_call(self.critic, part(context.average, "critic."), (ctx, chunk))
-        value = soft_value(smallest(values), drawn.log_prob, self.log_alpha.exp())
+        value = soft_value(smallest(values), sample.log_prob, self.log_alpha.exp())
         return bootstrap(batch["reward"], batch["discount"], value)
 
 
@@ -175,5 +175,5 @@ class DsrlLearner(SteeringLearner):
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
-        mine: dict[str, Part] = {"networks": self._loss, "engine": self._engine}
-        return mine | super().parts()
+        own_parts: dict[str, Part] = {"networks": self._loss, "engine": self._engine}
+        return own_parts | super().parts()

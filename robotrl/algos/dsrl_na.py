@@ -141,32 +141,32 @@ class DsrlNaLoss(LossModule):
         with torch.no_grad():
             ctx = self.policy.encode(part(batch, "obs/"))
         values = self.critic(ctx, batch["chunk"])
-        drawn = actor.draw(ctx, batch["normal"])
-        judged = functional_call(self.noise_critic, detached(self.noise_critic), (ctx, drawn.noise / bound))
+        sample = actor.draw(ctx, batch["normal"])
+        q_pi = functional_call(self.noise_critic, detached(self.noise_critic), (ctx, sample.noise / bound))
         alpha = self.log_alpha.exp()
         critic_loss = ensemble_mse(values, target)
-        climb = soft_actor(smallest(judged), drawn.log_prob, alpha)
-        alpha_loss = temperature_loss(self.log_alpha, drawn.log_prob, self._target_entropy)
+        actor_terms = soft_actor(smallest(q_pi), sample.log_prob, alpha)
+        alpha_loss = temperature_loss(self.log_alpha, sample.log_prob, self._target_entropy)
         info = {
             "critic_loss": critic_loss,
-            "actor_loss": climb.loss,
+            "actor_loss": actor_terms.loss,
             "q": values.mean(),
             "target": target.mean(),
-            "entropy": climb.entropy,
+            "entropy": actor_terms.entropy,
             "alpha": alpha,
-            "saturated": saturated(drawn.noise, bound),
+            "saturated": saturated(sample.noise, bound),
         }
         lr = torch.full_like(target[0], self._cfg.lr)
-        return LossOut(critic_loss + climb.loss + alpha_loss, info, (lr, lr, None, lr))
+        return LossOut(critic_loss + actor_terms.loss + alpha_loss, info, (lr, lr, None, lr))
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
         """The target r + gamma^n (1 - terminated) (min Q^A'(s', D(s', w')) - alpha log pi(w'|s')), (B,)."""
         ctx = self.policy.encode(part(batch, "next_obs/"))
-        drawn = self.policy.actor.draw(ctx, batch["next_normal"])
-        chunk = self.executed(ctx, drawn.noise)
+        sample = self.policy.actor.draw(ctx, batch["next_normal"])
+        chunk = self.executed(ctx, sample.noise)
         values = functional_call(self.critic, part(context.average, "critic."), (ctx, chunk))
-        value = soft_value(smallest(values), drawn.log_prob, self.log_alpha.exp())
+        value = soft_value(smallest(values), sample.log_prob, self.log_alpha.exp())
         return bootstrap(batch["reward"], batch["discount"], value)
 
     def _distill(self, batch: dict[str, Tensor], context: Context) -> LossOut:
@@ -214,8 +214,8 @@ class Pairs:
 
     def sample(self, count: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Sample rows (count, ...) uniformly, in whole groups, with replacement."""
-        kept = min(self._added, self._capacity) // self._group
-        first = torch.randint(kept, (count // self._group, 1), generator=generator) * self._group
+        count_stored = min(self._added, self._capacity) // self._group
+        first = torch.randint(count_stored, (count // self._group, 1), generator=generator) * self._group
         places = (first + torch.arange(self._group)).flatten()
         return {name: x[places] for name, x in self._rows.items()}
 
@@ -309,9 +309,9 @@ class DsrlNaLearner(SteeringLearner):
     def _decode(self, count: int) -> dict[str, Tensor]:
         """Sample states from the replay and noise for each, and decode the noise to chunks."""
         cfg = self.cfg
-        drawn = self._states.sample(count // cfg.group, self.policy.horizon, cfg.gamma, self.generator)
+        states = self._states.sample(count // cfg.group, self.policy.horizon, cfg.gamma, self.generator)
         device = self._engine.device
-        obs = {key: drawn.obs[key].to(device).repeat_interleave(cfg.group, 0) for key in self.policy.observation_spec}
+        obs = {key: states.obs[key].to(device).repeat_interleave(cfg.group, 0) for key in self.policy.observation_spec}
         ctx = self.policy.encode(obs)
         own = torch.arange(count) % cfg.group < round(cfg.own_share * cfg.group)
         noise = self.policy.actor.plain(self.uniform(count).to(device))
@@ -324,5 +324,5 @@ class DsrlNaLearner(SteeringLearner):
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
-        mine: dict[str, Part] = {"networks": self._loss, "engine": self._engine, "pairs": self._pairs}
-        return mine | super().parts()
+        own_parts: dict[str, Part] = {"networks": self._loss, "engine": self._engine, "pairs": self._pairs}
+        return own_parts | super().parts()

@@ -48,17 +48,17 @@ def critic_loss(values: Tensor, batch: dict[str, Tensor], next_value: Tensor) ->
     return loss, {"critic_loss": loss, "q": values.mean(), "target": target.mean()}
 
 
-def actor_loss(chunk: Tensor, taught: Tensor, value: Tensor, alpha: float, normalize_q: bool) -> Scalar:
+def actor_loss(chunk: Tensor, flow_chunk: Tensor, value: Tensor, alpha: float, normalize_q: bool) -> Scalar:
     """Distill the flow and climb the critics: alpha |mu(s, z) - flow(s, z)|^2 - Q(s, mu(s, z)) / |Q|.
 
     Args:
         chunk: (B, H, A) of the one-step policy.
-        taught: (B, H, A) of the flow from the same noise; no gradient flows into it.
+        flow_chunk: (B, H, A) of the flow from the same noise; no gradient flows into it.
         value: (B,) of the chunks.
         alpha: weight of the distillation.
         normalize_q: divide by the mean |Q| of the minibatch, so that alpha does not depend on the scale of rewards.
     """
-    distance = (chunk - taught.detach()).square().mean()
+    distance = (chunk - flow_chunk.detach()).square().mean()
     scale = value.detach().abs().mean().clamp(min=1e-6) if normalize_q else 1.0
     loss = alpha * distance - value.mean() / scale
     return loss, {"distill_loss": distance, "q_policy": value.mean()}
@@ -86,16 +86,16 @@ class FqlLoss(OffPolicyLoss):
         """See `LossModule`."""
         cfg, obs, next_obs = self._cfg, part(batch, "obs/"), part(batch, "next_obs/")
         with torch.no_grad():
-            seen, next_seen = self.flow.encode(obs), self.flow.encode(next_obs)
-            taught = self.flow.decode(seen, batch["z"])
+            ctx, next_ctx = self.flow.encode(obs), self.flow.encode(next_obs)
+            flow_chunk = self.flow.decode(ctx, batch["z"])
             next_chunk = self.executed(self.policy.decode(self.policy.encode(next_obs), batch["next_z"]))
-            judged = functional_call(self.critic, part(context.average, "critic."), (next_seen, next_chunk))
+            next_q = functional_call(self.critic, part(context.average, "critic."), (next_ctx, next_chunk))
         chunk = self.policy.decode(self.policy.encode(obs), batch["z"])
-        climbed = functional_call(self.critic, detached(self.critic), (seen, self.executed(chunk)))
+        q_pi = functional_call(self.critic, detached(self.critic), (ctx, self.executed(chunk)))
         losses = (
             flow_loss(self.flow, batch),
-            critic_loss(self.critic(seen, batch["chunk"]), batch, REDUCTIONS[cfg.target](judged)),
-            actor_loss(chunk, taught, average(climbed), cfg.alpha, cfg.normalize_q),
+            critic_loss(self.critic(ctx, batch["chunk"]), batch, REDUCTIONS[cfg.target](next_q)),
+            actor_loss(chunk, flow_chunk, average(q_pi), cfg.alpha, cfg.normalize_q),
         )
         lr = torch.full_like(batch["reward"][0], cfg.lr)
         info = {name: value for _, infos in losses for name, value in infos.items()}
@@ -116,8 +116,8 @@ class FqlLoss(OffPolicyLoss):
 
     def draw(self, shape: DrawShape, generator: torch.Generator) -> dict[str, Tensor]:
         """See `OffPolicyLoss`: noise and times of flow matching, and noise of the one-step policy."""
-        drawn = {name: torch.randn(shape.chunks, generator=generator) for name in ("noise", "z", "next_z")}
-        return drawn | {"t": torch.rand(shape.chunks[0], generator=generator)}
+        noises = {name: torch.randn(shape.chunks, generator=generator) for name in ("noise", "z", "next_z")}
+        return noises | {"t": torch.rand(shape.chunks[0], generator=generator)}
 
 
 # config

@@ -32,11 +32,11 @@ from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
     at_once,
+    batch_rows,
     check_settings,
     critics_of,
     demonstrations,
     no_clip,
-    rows_of,
 )
 from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting, ReplayCollector
@@ -174,18 +174,18 @@ class IqlLoss(LossModule):
         """See `LossModule`."""
         cfg = self._cfg
         ctx = self.policy.encode(part(batch, "obs/"))
-        seen = ctx.detach()
-        with in_bf16(cfg.bf16, seen.device):
+        detached_ctx = ctx.detach()
+        with in_bf16(cfg.bf16, detached_ctx.device):
             with torch.no_grad():
-                next_value = self.value(self.policy.encode(part(batch, "next_obs/"))).to(seen.dtype)
-                judged = functional_call(self.critic, part(context.average, "critic."), (seen, batch["chunk"]))
-            value = self.value(seen).to(seen.dtype)
-            values = self.critic(seen, batch["chunk"])
-        judged = smallest(judged)
-        value_loss = expectile_loss(value, judged, cfg.expectile)
+                next_value = self.value(self.policy.encode(part(batch, "next_obs/"))).to(detached_ctx.dtype)
+                q = functional_call(self.critic, part(context.average, "critic."), (detached_ctx, batch["chunk"]))
+            value = self.value(detached_ctx).to(detached_ctx.dtype)
+            values = self.critic(detached_ctx, batch["chunk"])
+        q = smallest(q)
+        value_loss = expectile_loss(value, q, cfg.expectile)
         target = bootstrap(batch["reward"], batch["discount"], next_value)
         critic_loss = ensemble_mse(values, target)
-        advantage = judged - value.detach()
+        advantage = q - value.detach()
         weight = advantage_weight(advantage, cfg.beta, cfg.max_weight)
         policy_loss = clone_loss(self.policy, self._clone, batch, ctx, weight)
         info = {
@@ -211,9 +211,11 @@ class Relabelling(NamedTuple):
     scale: float
     shift: float
 
-    def __call__(self, drawn: Transitions, gamma: float) -> Tensor:
+    def __call__(self, transitions: Transitions, gamma: float) -> Tensor:
         """Change the rewards of chunks, (B,): each of their steps, then discounted."""
-        return self.scale * drawn.reward + self.shift * discounted_ones(drawn.steps, gamma).to(drawn.reward.dtype)
+        return self.scale * transitions.reward + self.shift * discounted_ones(transitions.steps, gamma).to(
+            transitions.reward.dtype
+        )
 
 
 def relabelling(kind: Rewards, replay: Replay) -> Relabelling:
@@ -350,9 +352,9 @@ class IqlLearner(Learner):
         replay = None if self.experience is None else self.experience.memory.replay
         if replay is not None and len(replay) > model.horizon * replay.streams:
             sampler = Mixed([(sampler, 1 - cfg.online_share), (Uniform(replay), cfg.online_share)])
-        drawn = sampler.sample(cfg.batch, model.horizon, cfg.gamma, self._generator, updates)
-        rows = rows_of(drawn, model.observation_spec, self._unit)
-        rows |= {"valid": drawn.valid, "reward": self._relabelling(drawn, cfg.gamma)}
+        transitions = sampler.sample(cfg.batch, model.horizon, cfg.gamma, self._generator, updates)
+        rows = batch_rows(transitions, model.observation_spec, self._unit)
+        rows |= {"valid": transitions.valid, "reward": self._relabelling(transitions, cfg.gamma)}
         if self._clone is not None:
             shape = DrawShape(updates, cfg.batch, model.horizon, model.action_width)
             rows |= {f"drawn/{name}": x for name, x in self._clone.draw(model, shape, self._generator).items()}

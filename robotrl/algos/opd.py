@@ -81,16 +81,16 @@ class OpdLoss(LossModule):
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
-        cfg, policy, said, weight = self._cfg, self.policy, batch["tokens"], batch["weight"]
+        cfg, policy, action_tokens, weight = self._cfg, self.policy, batch["tokens"], batch["weight"]
         obs = part(batch, "obs/")
         with in_bf16(cfg.bf16, context.device):
             with torch.no_grad():
-                taught = self.teacher.token_logits(self.teacher.encode(obs), said)
-            logits = policy.token_logits(policy.encode(obs), said)
-        loss = DIVERGENCES[cfg.divergence](logits, taught, said, weight, policy.temperature)
+                teacher_logits = self.teacher.token_logits(self.teacher.encode(obs), action_tokens)
+            logits = policy.token_logits(policy.encode(obs), action_tokens)
+        loss = DIVERGENCES[cfg.divergence](logits, teacher_logits, action_tokens, weight, policy.temperature)
         with torch.no_grad():
-            ours, theirs = (tokens.log_prob(x, said, policy.temperature) for x in (logits, taught))
-            gap = (weight * (ours - theirs)).flatten(1).sum(dim=1).mean()
+            student, teacher = (tokens.log_prob(x, action_tokens, policy.temperature) for x in (logits, teacher_logits))
+            gap = (weight * (student - teacher)).flatten(1).sum(dim=1).mean()
             info = {"kl_to_teacher": gap, "entropy": tokens.entropy(logits, policy.temperature).mean()}
         lr = cfg.lr * context.carry["lr_scale"].to(logits.dtype)
         return LossOut(loss, info, (lr,))
@@ -160,13 +160,13 @@ def check_teacher(teacher: Any, student: Any) -> None:
         ConfigError: they differ; names both values.
     """
     for name in SAME:
-        theirs, ours = getattr(teacher, name, None), getattr(student, name)
-        if theirs != ours:
-            raise ConfigError(f"{name} of the teacher is {theirs}: expected {ours}, as of the student")
+        theirs, expected = getattr(teacher, name, None), getattr(student, name)
+        if theirs != expected:
+            raise ConfigError(f"{name} of the teacher is {theirs}: expected {expected}, as of the student")
     for key, spec in teacher.observation_spec.items():
-        seen = student.observation_spec.get(key)
-        if seen is None or (seen.shape, seen.dtype) != (spec.shape, spec.dtype):
-            has = ", ".join(student.observation_spec) if seen is None else f"{seen.dtype} {seen.shape}"
+        own_spec = student.observation_spec.get(key)
+        if own_spec is None or (own_spec.shape, own_spec.dtype) != (spec.shape, spec.dtype):
+            has = ", ".join(student.observation_spec) if own_spec is None else f"{own_spec.dtype} {own_spec.shape}"
             raise ConfigError(
                 f"the teacher reads {key!r}, {spec.dtype} {spec.shape}: the student has {has}; expected a teacher that"
                 " sees what the student sees"

@@ -126,9 +126,9 @@ def policy_loss(density: Density, batch: dict[str, Tensor], clip_coef: float) ->
     return ppo_clip(chunk_log_prob(density, batch["raw"]), batch["log_prob"], batch["advantage"], clip_coef)
 
 
-def chunk_log_prob(density: Density, raw: Tensor) -> Tensor:
+def chunk_log_prob(density: Density, action: Tensor) -> Tensor:
     """Return (B,) log-densities of whole chunks (B, H, A)."""
-    return density.log_prob(raw).flatten(1).sum(1)
+    return density.log_prob(action).flatten(1).sum(1)
 
 
 class PpoLoss(LossModule):
@@ -265,8 +265,11 @@ class PpoLearner(Learner):
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
         with in_bf16(self.cfg.bf16, self._engine.device):
             density: Density = self.policy.density(self.policy.encode(obs))
-        raw = density.sample(self._generator)
-        return Decision(self.policy.to_actions(raw), {"raw": raw, "log_prob": chunk_log_prob(density, raw)})
+        action = density.sample(self._generator)
+        return Decision(
+            self.policy.to_actions(action),
+            {"raw": action, "log_prob": chunk_log_prob(density, action)},
+        )
 
     @torch.no_grad()
     def _spread(self, batch: OnPolicyBatch) -> float:

@@ -29,11 +29,11 @@ from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
     at_once,
+    batch_rows,
     check_settings,
     critics_of,
     demonstrations,
     detached,
-    rows_of,
 )
 from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
@@ -160,20 +160,24 @@ class RlpdLoss(LossModule):
     def _actor(self, ctx: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses of the policy, from the mean of all critics, and of the temperature."""
         with in_bf16(self._cfg.bf16, ctx.device):
-            drawn = self.policy.draw_with(ctx, noise)
-            judged = functional_call(self.critic, detached(self.critic), (ctx, drawn.raw))
-        log_prob = drawn.log_prob.flatten(1).sum(1)
+            sample = self.policy.draw_with(ctx, noise)
+            q_pi = functional_call(self.critic, detached(self.critic), (ctx, sample.normalized_action))
+        log_prob = sample.log_prob.flatten(1).sum(1)
         alpha = self.log_alpha.exp()
-        actor = soft_actor(average(judged), log_prob, alpha)
+        terms = soft_actor(average(q_pi), log_prob, alpha)
         alpha_loss = temperature_loss(self.log_alpha, log_prob, self._target_entropy)
-        return actor.loss + alpha_loss, {"actor_loss": actor.loss, "entropy": actor.entropy, "alpha": alpha}
+        return terms.loss + alpha_loss, {
+            "actor_loss": terms.loss,
+            "entropy": terms.entropy,
+            "alpha": alpha,
+        }
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
         """Bootstrap targets of the critics (B,), without an entropy term."""
         ctx = self.policy.encode(part(batch, "next_obs/"))
-        drawn = self.policy.draw_with(ctx, batch["next_noise"])
-        values = functional_call(self.critic, part(context.average, "critic."), (ctx, drawn.raw))
+        sample = self.policy.draw_with(ctx, batch["next_noise"])
+        values = functional_call(self.critic, part(context.average, "critic."), (ctx, sample.normalized_action))
         return bootstrap(batch["reward"], batch["discount"], smallest_of(values, batch["members"]))
 
 
@@ -253,8 +257,8 @@ class RlpdLearner(Learner):
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Sample the rows of some updates, with noise and the subset of critics for the targets."""
         cfg, policy = self.cfg, self.policy
-        drawn = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
-        rows = rows_of(drawn, policy.observation_spec, self._unit)
+        transitions = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
+        rows = batch_rows(transitions, policy.observation_spec, self._unit)
         for name in ("noise", "next_noise"):
             rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
         rows["members"] = draw_members(cfg.num_critics, cfg.subset, updates, cfg.batch, self._generator)

@@ -22,11 +22,11 @@ from robotrl.learners.off_policy import (
     PolicyBuilder,
     UpdateToDataRatio,
     at_once,
+    batch_rows,
     check_settings,
     critics_of,
     detached,
     no_clip,
-    rows_of,
 )
 from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
@@ -128,19 +128,19 @@ class SacLoss(LossModule):
             target, next_log_prob = self._target(batch, context)
             ctx = self.policy.encode(part(batch, "obs/"))
             values = self.critic(ctx, batch["chunk"])
-            drawn = self.policy.draw_with(ctx.detach(), batch["noise"])
-            judged = functional_call(self.critic, detached(self.critic), (ctx.detach(), drawn.raw))
-        log_prob = drawn.log_prob.flatten(1).sum(1)
+            sample = self.policy.draw_with(ctx.detach(), batch["noise"])
+            q_pi = functional_call(self.critic, detached(self.critic), (ctx.detach(), sample.normalized_action))
+        log_prob = sample.log_prob.flatten(1).sum(1)
         alpha = self.log_alpha.exp()
         critic_loss = ensemble_mse(values, target)
-        actor = soft_actor(smallest(judged), log_prob, alpha)
+        terms = soft_actor(smallest(q_pi), log_prob, alpha)
         alpha_loss = temperature_loss(self.log_alpha, log_prob, self._target_entropy)
         info = {
             "critic_loss": critic_loss,
-            "actor_loss": actor.loss,
+            "actor_loss": terms.loss,
             "q": values.mean(),
             "target": target.mean(),
-            "entropy": actor.entropy,
+            "entropy": terms.entropy,
             "alpha": alpha,
             "next_log_prob": next_log_prob.mean(),
         }
@@ -148,15 +148,15 @@ class SacLoss(LossModule):
         rates = [one * cfg.lr, one * cfg.critic_lr, one * cfg.alpha_lr]
         if len(self.policy.encoders):
             rates.append(one * cfg.critic_lr)
-        return LossOut(critic_loss + actor.loss + alpha_loss, info, tuple(rates))
+        return LossOut(critic_loss + terms.loss + alpha_loss, info, tuple(rates))
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> tuple[Tensor, Tensor]:
         """Bootstrap targets of the critics (B,), and the log-density of the next actions."""
         ctx = self.policy.encode(part(batch, "next_obs/"))
-        drawn = self.policy.draw_with(ctx, batch["next_noise"])
-        log_prob = drawn.log_prob.flatten(1).sum(1)
-        values = functional_call(self.critic, part(context.average, "critic."), (ctx, drawn.raw))
+        sample = self.policy.draw_with(ctx, batch["next_noise"])
+        log_prob = sample.log_prob.flatten(1).sum(1)
+        values = functional_call(self.critic, part(context.average, "critic."), (ctx, sample.normalized_action))
         value = soft_value(smallest(values), log_prob, self.log_alpha.exp())
         return bootstrap(batch["reward"], batch["discount"], value), log_prob
 
@@ -222,8 +222,8 @@ class SacLearner(Learner):
         """Sample the rows of some updates, with their noise."""
         cfg, policy = self.cfg, self.policy
         sampler = Uniform(self.experience.memory.replay)
-        drawn = sampler.sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
-        rows = rows_of(drawn, policy.observation_spec, self._unit)
+        transitions = sampler.sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
+        rows = batch_rows(transitions, policy.observation_spec, self._unit)
         for name in ("noise", "next_noise"):
             rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
         return rows

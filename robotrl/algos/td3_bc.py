@@ -81,13 +81,13 @@ class Td3BcLoss(OffPolicyLoss):
         """See `LossModule`; the carry counts updates."""
         cfg = self._cfg
         ctx = self.policy.encode(part(batch, "obs/"))
-        seen = ctx.detach()
-        values = self.critic(seen, batch["chunk"])
+        detached_ctx = ctx.detach()
+        values = self.critic(detached_ctx, batch["chunk"])
         mean = self.policy.mean(ctx)
-        climbed = functional_call(self.critic, detached(self.critic), (seen, self.executed(mean)))
+        q_pi = functional_call(self.critic, detached(self.critic), (detached_ctx, self.executed(mean)))
         losses = (
             critic_loss(values, batch, self._next_values(batch, context)),
-            actor_loss(mean, climbed[0], batch, cfg.alpha),
+            actor_loss(mean, q_pi[0], batch, cfg.alpha),
         )
         lr = torch.full_like(batch["reward"][0], cfg.lr)
         done = context.carry["updates"]
@@ -99,12 +99,12 @@ class Td3BcLoss(OffPolicyLoss):
     def _next_values(self, batch: dict[str, Tensor], context: Context) -> Tensor:
         """Values (E, B) of the target policy's smoothed chunk in the next state, by the target critics."""
         cfg, next_obs = self._cfg, part(batch, "next_obs/")
-        seen, target = self.policy.encode(next_obs), _TargetMean(self.policy)
+        ctx, target = self.policy.encode(next_obs), _TargetMean(self.policy)
         mean = functional_call(
             target, {f"policy.{k}": x for k, x in part(context.average, "policy.").items()}, next_obs
         )
         chunk = self.executed(smoothed(mean, batch["noise"], cfg.policy_noise, cfg.noise_clip))
-        return functional_call(self.critic, part(context.average, "critic."), (seen, chunk))
+        return functional_call(self.critic, part(context.average, "critic."), (ctx, chunk))
 
     def executed(self, chunk: Tensor) -> Tensor:
         """The chunk as the robot executes it: clipped to the action bounds, in the policy's units."""

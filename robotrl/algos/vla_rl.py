@@ -119,9 +119,9 @@ class VlaRlCfg(LearnerCfg):
 # losses
 
 
-def decision_log_prob(logits: Tensor, said: Tensor, temperature: float) -> Tensor:
+def decision_log_prob(logits: Tensor, action_tokens: Tensor, temperature: float) -> Tensor:
     """Return (B,) log-probabilities of all tokens (B, H, A) of a decision together."""
-    return tokens.log_prob(logits, said, temperature).flatten(1).sum(dim=1)
+    return tokens.log_prob(logits, action_tokens, temperature).flatten(1).sum(dim=1)
 
 
 class VlaRlLoss(LossModule):
@@ -267,9 +267,9 @@ class VlaRlLearner(Learner):
         policy = self.policy
         with in_bf16(self.cfg.bf16, self._engine.device):
             ctx, decision = say(policy, obs, self._generator)
-            said = decision.record["tokens"]
-            logits = policy.token_logits(ctx, said)
-        log_prob = decision_log_prob(logits, said, policy.temperature)
+            action_tokens = decision.record["tokens"]
+            logits = policy.token_logits(ctx, action_tokens)
+        log_prob = decision_log_prob(logits, action_tokens, policy.temperature)
         return decision._replace(record={**decision.record, "log_prob": log_prob})
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:

@@ -59,12 +59,12 @@ def normalise(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> 
     if not len(chosen):
         return torch.zeros_like(advantage)
     centred = advantage - chosen.mean()
-    deviation = chosen.std(unbiased=False)
+    std = chosen.std(unbiased=False)
     # equal advantages have no information; the rounding error of their mean must not be scaled up
     rounding = 16 * torch.finfo(chosen.dtype).eps * chosen.abs().max()
-    if deviation <= rounding:
+    if std <= rounding:
         return torch.zeros_like(advantage)
-    return torch.where(valid, centred / (deviation + 1e-8), torch.zeros_like(centred))
+    return torch.where(valid, centred / (std + 1e-8), torch.zeros_like(centred))
 
 
 def group_relative(reward: Tensor) -> Tensor:

@@ -36,9 +36,9 @@ class NormalDensity(NamedTuple):
         noise = randn(self.mean.shape, generator, self.mean.device)
         return self.mean + self.log_std.exp().expand_as(self.mean) * noise
 
-    def log_prob(self, raw: Tensor) -> Tensor:
-        """(B, H, A) log-density of `raw` (B, H, A), any real numbers."""
-        return normal_log_prob(raw, self.mean, self.log_std.exp().expand_as(self.mean))
+    def log_prob(self, normalized_action: Tensor) -> Tensor:
+        """(B, H, A) log-density of `normalized_action` (B, H, A), any real numbers."""
+        return normal_log_prob(normalized_action, self.mean, self.log_std.exp().expand_as(self.mean))
 
     def entropy(self) -> Tensor:
         """Entropies (1, H, A) in nats."""
@@ -69,9 +69,9 @@ class BetaDensity(NamedTuple):
         x, y = (standard_gamma(shape, generator) for shape in (self.alpha, self.beta))
         return ((x - y) / (x + y)).clamp(-1 + EDGE, 1 - EDGE)
 
-    def log_prob(self, raw: Tensor) -> Tensor:
-        """Log-densities (B, H, A) of `raw` (B, H, A) between -1 and 1."""
-        inside = raw.clamp(-1 + EDGE, 1 - EDGE)
+    def log_prob(self, normalized_action: Tensor) -> Tensor:
+        """Log-densities (B, H, A) of `normalized_action` (B, H, A) between -1 and 1."""
+        inside = normalized_action.clamp(-1 + EDGE, 1 - EDGE)
         up, down = (1 + inside) / 2, (1 - inside) / 2
         # the interval is twice as long as [0, 1], so the density is half as high
         return (self.alpha - 1) * up.log() + (self.beta - 1) * down.log() - self._log_integral() - math.log(2)
@@ -132,11 +132,11 @@ class CategoricalDensity(NamedTuple):
             raise NumericsError("the policy's probabilities are not finite: expected finite scores of its choices")
         return choose(share.flatten(0, -2), generator).view(share.shape[:-1]).to(share.dtype)
 
-    def log_prob(self, raw: Tensor) -> Tensor:
-        """Log-probabilities (B, H, A) of `raw` (B, H, A); -inf for numbers that are no choice."""
-        number = raw.long().clamp(0, self.log_probs.shape[-1] - 1)
+    def log_prob(self, normalized_action: Tensor) -> Tensor:
+        """Log-probabilities (B, H, A) of `normalized_action` (B, H, A); -inf for numbers that are no choice."""
+        number = normalized_action.long().clamp(0, self.log_probs.shape[-1] - 1)
         found = self.log_probs.gather(-1, number.unsqueeze(-1)).squeeze(-1)
-        return torch.where(number == raw, found, -math.inf)
+        return torch.where(number == normalized_action, found, -math.inf)
 
     def entropy(self) -> Tensor:
         """Entropies (B, H, A) in nats; the maximum is the log of the number of choices."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from robotrl.fn.text import tokens
 
 
-def reverse_kl(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, temperature: float) -> Tensor:
+def reverse_kl(logits: Tensor, teacher_logits: Tensor, sampled: Tensor, weight: Tensor, temperature: float) -> Tensor:
     """Policy-gradient estimate of KL(student || teacher) on tokens sampled from the student (VLA-OPD).
 
     The advantage of a token is d = log t - log s; the loss is -mean(d log s) with d held fixed. If teacher and student
@@ -16,28 +16,28 @@ def reverse_kl(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, tem
 
     Args:
         logits: (B, ..., bins) of the student, through which gradients flow.
-        taught: logits of the teacher, of the same shape.
-        said: (B, ...) tokens of the student.
+        teacher_logits: logits of the teacher, of the same shape.
+        sampled: (B, ...) tokens of the student.
         weight: (B, ...) weight of each token in the sum that is averaged over B.
         temperature: of both.
     """
-    ours = tokens.log_prob(logits, said, temperature)
+    student_log_prob = tokens.log_prob(logits, sampled, temperature)
     with torch.no_grad():
-        worth = tokens.log_prob(taught, said, temperature) - ours
-    return _mean(-worth * ours, weight)
+        reward = tokens.log_prob(teacher_logits, sampled, temperature) - student_log_prob
+    return _mean(-reward * student_log_prob, weight)
 
 
-def forward_kl(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, temperature: float) -> Tensor:
+def forward_kl(logits: Tensor, teacher_logits: Tensor, sampled: Tensor, weight: Tensor, temperature: float) -> Tensor:
     """KL(teacher || student) over all bins, without the teacher's constant entropy; mode-covering."""
-    del said
-    wanted = (taught / temperature).softmax(dim=-1)
+    del sampled
+    wanted = (teacher_logits / temperature).softmax(dim=-1)
     return _mean(-(wanted * (logits / temperature).log_softmax(dim=-1)).sum(dim=-1), weight)
 
 
-def labels(logits: Tensor, taught: Tensor, said: Tensor, weight: Tensor, temperature: float) -> Tensor:
+def labels(logits: Tensor, teacher_logits: Tensor, sampled: Tensor, weight: Tensor, temperature: float) -> Tensor:
     """Cross-entropy of the teacher's most likely tokens, as in DAgger."""
-    del said
-    return _mean(-tokens.log_prob(logits, taught.argmax(dim=-1), temperature), weight)
+    del sampled
+    return _mean(-tokens.log_prob(logits, teacher_logits.argmax(dim=-1), temperature), weight)
 
 
 def _mean(each: Tensor, weight: Tensor) -> Tensor:

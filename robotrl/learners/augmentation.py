@@ -66,11 +66,11 @@ class Symmetric:
             frames: (B,) indices of the dataset's frames that the rows come from.
             generator: random generator of the draw.
         """
-        drawn = torch.multinomial(self._allowed[self._sentence[frames]], 1, generator=generator)[:, 0]
+        symmetry_ids = torch.multinomial(self._allowed[self._sentence[frames]], 1, generator=generator)[:, 0]
         for number, symmetry in enumerate(self._changes):
             if symmetry is None:
                 continue
-            at = (drawn == number).nonzero()[:, 0]
+            at = (symmetry_ids == number).nonzero()[:, 0]
             for prefix in PREFIXES:
                 old = {key.removeprefix(prefix): x[at] for key, x in rows.items() if key.startswith(prefix)}
                 for key, new in changed(old, symmetry).items():

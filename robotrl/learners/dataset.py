@@ -29,8 +29,8 @@ from robotrl.learners.off_policy import (
     PolicyBuilder,
     UpdateToDataRatio,
     at_once,
+    batch_rows,
     demonstrations,
-    rows_of,
 )
 from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting, ReplayCollector
@@ -185,8 +185,8 @@ class DatasetLearner(Learner):
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Sample the rows of some updates, with the loss's random numbers."""
         cfg, policy = self.cfg, self.policy
-        drawn = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
-        rows = rows_of(drawn, policy.observation_spec, self._unit) | {"valid": drawn.valid}
+        transitions = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
+        rows = batch_rows(transitions, policy.observation_spec, self._unit) | {"valid": transitions.valid}
         shape = DrawShape(updates, cfg.batch, policy.horizon, policy.action_width)
         return rows | self._loss.draw(shape, self._generator)
 

@@ -50,8 +50,8 @@ def draw_chain(
     start = initial_noise(policy, ctx, generator, start_noise)
     if before is not None:
         start = before(start)
-    drawn = chain.sample(policy, ctx, kernel, start, generator, steps, noise_bound)
-    return SampledChain(ctx, drawn._replace(log_prob=chain.executed(policy, drawn.log_prob)))
+    sampled = chain.sample(policy, ctx, kernel, start, generator, steps, noise_bound)
+    return SampledChain(ctx, sampled._replace(log_prob=chain.executed(policy, sampled.log_prob)))
 
 
 def chain_log_prob(
@@ -61,10 +61,10 @@ def chain_log_prob(
     return chain.executed(policy, chain.chain_log_prob(policy, ctx, kernel, points, steps))
 
 
-def initial_noise(policy: Any, ctx: Tensor, generator: torch.Generator, deviation: float = 1.0) -> Tensor:
+def initial_noise(policy: Any, ctx: Tensor, generator: torch.Generator, std: float = 1.0) -> Tensor:
     """Sample Gaussian noise (n, H, A) for contexts (n, D)."""
     shape = (len(ctx), *policy.noise_shape)
-    return deviation * randn(shape, generator, ctx.device, ctx.dtype)
+    return std * randn(shape, generator, ctx.device, ctx.dtype)
 
 
 def step_log_prob(log_prob: Tensor) -> Tensor:

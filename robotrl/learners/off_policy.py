@@ -159,11 +159,11 @@ class ActionNormalizer(nn.Module):
         return chunk * self.scale + self.offset
 
 
-def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: ActionNormalizer) -> dict[str, Tensor]:
+def batch_rows(transitions: Transitions, keys: Mapping[str, Spec], unit: ActionNormalizer) -> dict[str, Tensor]:
     """Convert a batch of chunks to the rows of a loss.
 
     Args:
-        drawn: batch from a sampler.
+        transitions: batch from a sampler.
         keys: the policy's observations.
         unit: normalizer of the actions.
 
@@ -171,11 +171,11 @@ def rows_of(drawn: Transitions, keys: Mapping[str, Spec], unit: ActionNormalizer
         "obs/KEY" and "next_obs/KEY" (B, ...) as stored, "chunk" (B, H, A) normalized, "reward" and "discount" (B,).
     """
     return {
-        **{f"obs/{key}": drawn.obs[key] for key in keys},
-        **{f"next_obs/{key}": drawn.next_obs[key] for key in keys},
-        "chunk": unit(drawn.chunk),
-        "reward": drawn.reward,
-        "discount": drawn.discount,
+        **{f"obs/{key}": transitions.obs[key] for key in keys},
+        **{f"next_obs/{key}": transitions.next_obs[key] for key in keys},
+        "chunk": unit(transitions.chunk),
+        "reward": transitions.reward,
+        "discount": transitions.discount,
     }
 
 

@@ -17,7 +17,7 @@ from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.q_targets import discounted_ones
 from robotrl.learners.actor.remote import experience_of
 from robotrl.learners.learner import Learner, Setup, Watch
-from robotrl.learners.off_policy import ActionNormalizer, PolicyBuilder, check_settings, rows_of
+from robotrl.learners.off_policy import ActionNormalizer, PolicyBuilder, batch_rows, check_settings
 from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting, ReplayBuffers, worth_logging
 from robotrl.policies.q import QEnsemble
@@ -129,10 +129,10 @@ class SteeringLearner(Learner):
     def rows(self, sampler: Sampler, updates: int) -> dict[str, Tensor]:
         """Sample rows for updates: those of `off_policy.rows_of` with the shifted reward, and "noise" (B, H, A)."""
         cfg = self._shared
-        drawn = sampler.sample(cfg.batch, self.policy.horizon, cfg.gamma, self.generator, updates)
-        rows = rows_of(drawn, self.policy.observation_spec, self.unit)
-        rows["reward"] = shifted(drawn.reward, drawn.steps, cfg.gamma, cfg.reward_shift)
-        return rows | {NOISE: drawn.extras[NOISE]}
+        transitions = sampler.sample(cfg.batch, self.policy.horizon, cfg.gamma, self.generator, updates)
+        rows = batch_rows(transitions, self.policy.observation_spec, self.unit)
+        rows["reward"] = shifted(transitions.reward, transitions.steps, cfg.gamma, cfg.reward_shift)
+        return rows | {NOISE: transitions.extras[NOISE]}
 
     def normal(self, count: int) -> Tensor:
         """Sample standard normal numbers (count, H, A)."""

@@ -74,11 +74,11 @@ class TokenActing:
 
     def likelihood(self, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor]) -> Likelihood:
         """Log-probabilities of tokens (D, H, A); see `EpisodeActing.likelihood`."""
-        said = rows["tokens"]
-        logits = policy.token_logits(policy.encode(obs), said)
+        action_tokens = rows["tokens"]
+        logits = policy.token_logits(policy.encode(obs), action_tokens)
         with torch.no_grad():
             entropy = tokens.entropy(logits, policy.temperature).mean()
-        return Likelihood(tokens.log_prob(logits, said, policy.temperature), entropy)
+        return Likelihood(tokens.log_prob(logits, action_tokens, policy.temperature), entropy)
 
     def weights(self, policy: Any, valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
         """Weights (D, H, A) of a mean over episodes of the mean over their tokens; see `EpisodeActing.weights`."""

@@ -65,7 +65,7 @@ def policy_tree(policy: Any) -> dict[str, Any]:
         "description": description,
         "description_sha256": _json_sha256(description),
         "weights": weights,
-        "fingerprint": {**fingerprint, **said_of(policy, obs, did.raw_action)},
+        "fingerprint": {**fingerprint, **said_of(policy, obs, did.normalized_action)},
         "tables_sha256": _tables_sha256(policy),
     }
 

@@ -38,20 +38,20 @@ class HasScores(Protocol):
         ...
 
 
-def said_of(policy: Any, obs: Mapping[str, Tensor], raw_action: Tensor) -> dict[str, Any]:
+def said_of(policy: Any, obs: Mapping[str, Tensor], normalized_action: Tensor) -> dict[str, Any]:
     """Logits and tokens to store for a policy with discrete outputs; empty for other policies.
 
     Args:
         policy: any policy.
         obs: the fingerprint's input; only its first row is used.
-        raw_action: (B, H, A) normalized actions of the policy on this input.
+        normalized_action: (B, H, A) normalized actions of the policy on this input.
 
     Raises:
         NumericsError: a logit is not finite.
     """
     if not isinstance(policy, HasTokens | HasScores):
         return {}
-    tokens = (policy.to_tokens(raw_action[:1]) if isinstance(policy, HasTokens) else raw_action[:1]).cpu()
+    tokens = (policy.to_tokens(normalized_action[:1]) if isinstance(policy, HasTokens) else normalized_action[:1]).cpu()
     logits = _logits(policy, obs, tokens)
     if not torch.isfinite(logits).all():
         raise NumericsError("the policy's logits on a fixed input are not finite; the last checkpoint is intact")

@@ -90,7 +90,7 @@ class Density(Protocol):
         """(B, H, A) normalized actions before any clipping, one draw for each row."""
         ...
 
-    def log_prob(self, raw: Tensor) -> Tensor:
+    def log_prob(self, normalized_action: Tensor) -> Tensor:
         """(B, H, A) log-density of normalized actions before clipping, (B, H, A)."""
         ...
 

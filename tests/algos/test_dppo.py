@@ -84,7 +84,7 @@ def test_the_frozen_copy_stays_and_the_first_steps_are_its_own():
         for k, policy in enumerate([start] * 3 + [learner.loss.policy] * 2):
             t, dt = start.times[k], start.times[k + 1] - start.times[k]
             x = x + dt * policy.velocity(policy.encode(obs), x, torch.full((5,), t), torch.full((5,), dt))
-        assert torch.allclose(learner.policy.deploy(obs, noise).raw_action, x, atol=1e-6)
+        assert torch.allclose(learner.policy.deploy(obs, noise).normalized_action, x, atol=1e-6)
 
 
 def test_the_draws_are_bounded_and_at_least_as_wide_as_the_floor():

@@ -81,7 +81,7 @@ def test_one_ratio_stands_for_a_whole_chunk(make):
     assert found.loss.item() == pytest.approx(-1.21, rel=1e-5)
 
 
-def rows_of(policy, count: int = 12) -> dict[str, torch.Tensor]:
+def batch_rows(policy, count: int = 12) -> dict[str, torch.Tensor]:
     """A minibatch as the engine hands it to the loss, from a policy that has not moved."""
     obs = torch.randn(count, 2)
     drawn = policy.draw({"walk": obs}, None)
@@ -98,7 +98,7 @@ def rows_of(policy, count: int = 12) -> dict[str, torch.Tensor]:
 @POLICIES
 def test_the_entropy_bonus_is_that_of_a_whole_chunk(make):
     policy = make()
-    critic, rows = Critic(policy.context_width, {}, ()), rows_of(policy)
+    critic, rows = Critic(policy.context_width, {}, ()), batch_rows(policy)
     context = Context(CARRY, {}, "")
     plain, bonus = (
         PpoLoss(policy, critic, replace(PPO, entropy_coef=coef)).forward(rows, context) for coef in (0.0, 0.1)
@@ -113,14 +113,14 @@ def test_the_bonus_of_a_gaussian_widens_each_deviation_alike():
     """Its slope in every log-deviation is the coefficient itself, without rounding: it is no mean over rows."""
     policy = gaussian()
     loss = PpoLoss(policy, Critic(policy.context_width, {}, ()), replace(PPO, entropy_coef=0.1))
-    loss.forward(rows_of(policy), Context(CARRY, {}, "")).loss.backward()
+    loss.forward(batch_rows(policy), Context(CARRY, {}, "")).loss.backward()
     assert policy.log_std.grad is not None
     assert (policy.log_std.grad == -torch.tensor(0.1)).all()
 
 
 def test_a_clipped_value_is_not_improved_beyond_its_clip():
     policy = gaussian()
-    critic, rows = Critic(policy.context_width, {}, ()), rows_of(policy)
+    critic, rows = Critic(policy.context_width, {}, ()), batch_rows(policy)
     context = Context(CARRY, {}, "")
 
     def slopes(clip: float | None, moved: float) -> bool:

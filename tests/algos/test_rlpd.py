@@ -72,7 +72,9 @@ def test_targets_are_the_least_of_the_subset_without_entropy(demos):
     found = loss._target(rows, context)
     with torch.no_grad():
         ctx = loss.policy.encode(part(rows, "next_obs/"))
-        values = functional_call(loss.critic, averages, (ctx, loss.policy.draw_with(ctx, rows["next_noise"]).raw))
+        values = functional_call(
+            loss.critic, averages, (ctx, loss.policy.draw_with(ctx, rows["next_noise"]).normalized_action)
+        )
     for row in range(64):
         members = rows["members"][row].tolist()
         assert len(set(members)) == 2 and members == rows["members"][row // 32 * 32].tolist()

@@ -55,14 +55,14 @@ def test_an_update_is_that_of_a_plain_implementation(policy):
     with torch.no_grad():
         following = actor.draw_with(actor.encode(part(rows, "next_obs/")), rows["next_noise"])
         log_prob = following.log_prob.sum((1, 2))
-        value = values_of(target, actor.encode(part(rows, "next_obs/")), following.raw).min(0).values
+        value = values_of(target, actor.encode(part(rows, "next_obs/")), following.normalized_action).min(0).values
         y = rows["reward"] + rows["discount"] * (value - alpha * log_prob)
     ctx = actor.encode(part(rows, "obs/"))
     q1, q2 = values_of(critic, ctx, rows["chunk"])
     critic_loss = 0.5 * ((q1 - y) ** 2).mean() + 0.5 * ((q2 - y) ** 2).mean()
     drawn = actor.draw_with(ctx, rows["noise"])
     log_prob = drawn.log_prob.sum((1, 2))
-    actor_loss = (alpha * log_prob - values_of(critic, ctx, drawn.raw).min(0).values).mean()
+    actor_loss = (alpha * log_prob - values_of(critic, ctx, drawn.normalized_action).min(0).values).mean()
     elements = policy.horizon * 1
     alpha_loss = -(log_alpha * (log_prob.detach() - elements)).mean()
     gradients = [

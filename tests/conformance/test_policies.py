@@ -113,8 +113,8 @@ def test_deployment_is_what_evaluation_runs(policy):
     deployed = policy.deploy(obs, deploy_noise(policy, 16))
     assert torch.equal(acted, deployed.actions)
     again = policy.deploy(obs, deploy_noise(policy, 16))
-    assert torch.equal(deployed.raw_action, again.raw_action)
-    by_numpy = numpy_backend(policy.transforms.outputs)({"action": deployed.raw_action.numpy()})["action"]
+    assert torch.equal(deployed.normalized_action, again.normalized_action)
+    by_numpy = numpy_backend(policy.transforms.outputs)({"action": deployed.normalized_action.numpy()})["action"]
     assert np.allclose(deployed.actions.numpy(), by_numpy, atol=1e-6)
 
 
@@ -228,8 +228,8 @@ def test_it_runs_on_other_numbers_of_steps(kind):
         rebuilt = type(other).from_json(json.loads(json.dumps(other.to_json())))
         rebuilt.load_state_dict(policy.state_dict())
         assert rebuilt.times == other.times
-        found.append(other.deploy(obs, noise).raw_action)
-        assert torch.equal(rebuilt.deploy(obs, noise).raw_action, found[-1])
+        found.append(other.deploy(obs, noise).normalized_action)
+        assert torch.equal(rebuilt.deploy(obs, noise).normalized_action, found[-1])
     # an untrained diffusion ends in the corners whatever the steps
     assert kind == "diffusion" or all(not torch.allclose(found[0], one, atol=1e-3) for one in found[1:])
     assert policy.denoising_steps == policy.cfg.denoising_steps == CFGS[kind].denoising_steps
@@ -267,13 +267,13 @@ def test_any_chunk_length_will_do(network, horizon):
     cfg = FlowCfg(horizon=horizon, network=network, hidden=(16, 16, 16))
     policy = cfg.build(OBSERVATION_SPEC, ACTION_SPEC, TRANSFORMS)
     obs, noise = observations(2), torch.randn(2, horizon, 2)
-    before = policy.deploy(obs, noise).raw_action
+    before = policy.deploy(obs, noise).normalized_action
     assert before.shape == (2, horizon, 2)
     for place in range(horizon):
         changed = noise.clone()
         changed[:, place] += 1
         # every action of the chunk sees every other
-        assert (policy.deploy(obs, changed).raw_action != before).all()
+        assert (policy.deploy(obs, changed).normalized_action != before).all()
 
 
 def test_encoders_that_cannot_be_are_refused_by_name():
@@ -333,15 +333,15 @@ def test_gaussian_ratio_is_one_on_the_sample_before_clipping(dtype, tolerance):
     policy = make_policy("gaussian").to(dtype)
     policy.log_std.fill_(1.0)  # most samples leave [-1, 1]
     obs = {key: value.to(dtype) for key, value in observations(64).items()}
-    raw, claimed = policy.draw(obs, torch.Generator().manual_seed(1))
-    assert (raw.abs() > 1).any()
+    normalized_action, claimed = policy.draw(obs, torch.Generator().manual_seed(1))
+    assert (normalized_action.abs() > 1).any()
     mean = policy.mean(policy.encode(obs))
-    z = (raw - mean) / policy.log_std.exp()
+    z = (normalized_action - mean) / policy.log_std.exp()
     assert z.abs().max() > 2  # nothing was clipped before the density was taken
-    drawn = normal_log_prob(raw, mean, policy.log_std.exp().expand_as(mean))
-    assert ((policy.log_prob(obs, raw) - drawn).exp() - 1).abs().max() <= tolerance
+    drawn = normal_log_prob(normalized_action, mean, policy.log_std.exp().expand_as(mean))
+    assert ((policy.log_prob(obs, normalized_action) - drawn).exp() - 1).abs().max() <= tolerance
     assert ((claimed - drawn).exp() - 1).abs().max() <= tolerance
-    clipped = raw.clamp(-1, 1)
+    clipped = normalized_action.clamp(-1, 1)
     assert not torch.allclose(policy.log_prob(obs, clipped), drawn)
 
 
@@ -350,9 +350,9 @@ def test_gaussian_samples_have_the_mean_and_deviation_that_they_claim():
     policy: GaussianPolicy = make_policy("gaussian")
     policy.log_std.copy_(torch.linspace(-3, 0, 6).reshape(3, 2))
     obs = {key: value.expand(20_000, -1) for key, value in observations(1).items()}
-    raw = policy.draw(obs, torch.Generator().manual_seed(2)).raw
-    assert torch.allclose(raw.std(0), policy.log_std.exp(), rtol=0.03)
-    assert ((raw.mean(0) - policy.mean(policy.encode(obs))[0]).abs() < 0.03 * policy.log_std.exp()).all()
+    normalized_action = policy.draw(obs, torch.Generator().manual_seed(2)).normalized_action
+    assert torch.allclose(normalized_action.std(0), policy.log_std.exp(), rtol=0.03)
+    assert ((normalized_action.mean(0) - policy.mean(policy.encode(obs))[0]).abs() < 0.03 * policy.log_std.exp()).all()
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
@@ -360,14 +360,14 @@ def test_gaussian_samples_have_the_mean_and_deviation_that_they_claim():
 def test_beta_ratio_is_one_on_the_sample(dtype, tolerance):
     policy = make_policy("beta").to(dtype)
     obs = {key: value.to(dtype) for key, value in observations(64).items()}
-    raw, claimed = policy.draw(obs, torch.Generator().manual_seed(1))
-    assert raw.shape == claimed.shape == (64, 3, 2)
-    assert raw.dtype == dtype
-    assert raw.abs().max() < 1
-    assert ((policy.log_prob(obs, raw) - claimed).exp() - 1).abs().max() <= tolerance
+    normalized_action, claimed = policy.draw(obs, torch.Generator().manual_seed(1))
+    assert normalized_action.shape == claimed.shape == (64, 3, 2)
+    assert normalized_action.dtype == dtype
+    assert normalized_action.abs().max() < 1
+    assert ((policy.log_prob(obs, normalized_action) - claimed).exp() - 1).abs().max() <= tolerance
     # nothing that is drawn is clipped: the sim gets what the density is of
-    expected = LOW.to(dtype) + (raw + 1) / 2 * (HIGH - LOW).to(dtype)
-    assert torch.allclose(policy.to_actions(raw), expected, atol=1e-5)
+    expected = LOW.to(dtype) + (normalized_action + 1) / 2 * (HIGH - LOW).to(dtype)
+    assert torch.allclose(policy.to_actions(normalized_action), expected, atol=1e-5)
 
 
 @torch.no_grad()
@@ -389,14 +389,14 @@ def test_policies_in_closed_form_hand_out_their_density(name):
     policy, obs = make_policy(name), observations(8, policy=make_policy(name))
     assert isinstance(policy, HasDensity)
     density = policy.density(policy.encode(obs))
-    raw = density.sample(torch.Generator().manual_seed(3))
-    assert torch.equal(raw, policy.draw(obs, torch.Generator().manual_seed(3)).raw)
-    assert torch.equal(density.log_prob(raw), policy.log_prob(obs, raw))
+    normalized_action = density.sample(torch.Generator().manual_seed(3))
+    assert torch.equal(normalized_action, policy.draw(obs, torch.Generator().manual_seed(3)).normalized_action)
+    assert torch.equal(density.log_prob(normalized_action), policy.log_prob(obs, normalized_action))
     for number in (density.entropy(), density.std):
-        assert number.shape[1:] == raw.shape[1:]
+        assert number.shape[1:] == normalized_action.shape[1:]
         assert number.shape[0] in (1, 8)
     acted = policy.act(obs, None, torch.Generator().manual_seed(3), "sample").chunk
-    assert torch.equal(acted, policy.to_actions(raw))
+    assert torch.equal(acted, policy.to_actions(normalized_action))
 
 
 @pytest.mark.parametrize("name", CLONED)

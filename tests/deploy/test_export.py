@@ -85,7 +85,7 @@ class Divided(kit.TinyFlow):
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> kit.Deployed:
         out = super().deploy(obs, noise)
         gain = 1.0 if torch.compiler.is_exporting() else 1.0 + 1e-3
-        return kit.Deployed(out.actions * gain, out.raw_action)
+        return kit.Deployed(out.actions * gain, out.normalized_action)
 
 
 def test_a_graph_that_differs_leaves_nothing_behind(tmp_path: Path) -> None:

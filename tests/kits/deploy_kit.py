@@ -19,7 +19,7 @@ HORIZON, STEPS = 2, 3
 
 class Deployed(NamedTuple):
     actions: Tensor
-    raw_action: Tensor
+    normalized_action: Tensor
 
 
 class TinyFlow(nn.Module):

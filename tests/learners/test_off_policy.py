@@ -31,8 +31,8 @@ from robotrl.learners.off_policy import (
     PolicyBuilder,
     UpdateToDataRatio,
     at_once,
+    batch_rows,
     check_settings,
-    rows_of,
 )
 from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, open_replay
 from robotrl.policies.q import QEnsemble, average, draw_members, smallest, smallest_of
@@ -176,11 +176,11 @@ def test_what_it_draws_has_the_density_that_it_claims():
     policy: SquashedPolicy = make_policy("squashed").double()
     obs = {key: value.double() for key, value in observations(64).items()}
     drawn = policy.draw(obs, torch.Generator().manual_seed(0))
-    assert drawn.raw.abs().max() < 1
-    assert torch.allclose(policy.log_prob(obs, drawn.raw), drawn.log_prob, atol=1e-6)
+    assert drawn.normalized_action.abs().max() < 1
+    assert torch.allclose(policy.log_prob(obs, drawn.normalized_action), drawn.log_prob, atol=1e-6)
     mean, log_std = policy.moments(policy.encode(obs))
-    before = drawn.raw.atanh()
-    by_hand = normal_log_prob(before, mean, log_std.exp()) - (1 - drawn.raw**2).log()
+    before = drawn.normalized_action.atanh()
+    by_hand = normal_log_prob(before, mean, log_std.exp()) - (1 - drawn.normalized_action**2).log()
     assert torch.allclose(drawn.log_prob, by_hand, atol=1e-6)
 
 
@@ -192,7 +192,7 @@ def test_densities_and_gradients_are_finite_at_the_bounds():
     obs = observations(16)
     ctx = policy.encode(obs)
     drawn = policy.draw_with(ctx, torch.randn(16, 3, 2))
-    assert (drawn.raw.abs() == 1).any(), "nothing was driven to the bounds"
+    assert (drawn.normalized_action.abs() == 1).any(), "nothing was driven to the bounds"
     edge = policy.log_prob(obs, torch.ones(16, 3, 2))
     (drawn.log_prob.sum() + edge.sum()).backward()
     assert torch.isfinite(drawn.log_prob).all() and torch.isfinite(edge).all()
@@ -237,7 +237,7 @@ def test_rows_are_normalised_and_named():
     one = experience(horizon=2)
     one.collect(20)
     drawn = Uniform(one.memory.replay).sample(16, 2, 0.9, torch.Generator().manual_seed(0))
-    rows = rows_of(drawn, one._made.policy.observation_spec, ActionNormalizer(kit.ACTION))
+    rows = batch_rows(drawn, one._made.policy.observation_spec, ActionNormalizer(kit.ACTION))
     assert set(rows) == {"obs/walk", "next_obs/walk", "chunk", "reward", "discount"}
     assert rows["chunk"].shape == (16, 2, 1) and rows["chunk"].abs().max() <= 1
     over = drawn.terminated

@@ -49,8 +49,8 @@ def centres(successes: Tensor, eps: float, least: int) -> Tensor:
 
     Features are standardized over the successes before the clustering.
     """
-    mean, deviation = successes.mean(dim=0), successes.std(dim=0, unbiased=False)
-    scaled = (successes - mean) / torch.where(deviation < FLOOR, torch.ones_like(deviation), deviation)
+    mean, std = successes.mean(dim=0), successes.std(dim=0, unbiased=False)
+    scaled = (successes - mean) / torch.where(std < FLOOR, torch.ones_like(std), std)
     label = dbscan(scaled, eps, least)
     found = [successes[label == k].mean(dim=0) for k in range(int(label.max()) + 1)]
     return torch.stack(found) if found else mean[None]

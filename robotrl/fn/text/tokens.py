@@ -22,12 +22,12 @@ def median(share: Tensor) -> Tensor:
     return (share.cumsum(dim=-1) < 0.5 * share.sum(dim=-1, keepdim=True)).sum(dim=-1)
 
 
-def spread(tokens: Tensor, bins: int, deviation: float) -> Tensor:
+def spread(tokens: Tensor, bins: int, std: float) -> Tensor:
     """Label smoothing: target probabilities (..., bins) around tokens (...), Gaussian over bins, or one-hot at 0."""
     at = torch.arange(bins, device=tokens.device)
-    if deviation == 0.0:
+    if std == 0.0:
         return (at == tokens[..., None]).float()
-    return (-0.5 * ((at - tokens[..., None]) / deviation) ** 2).softmax(dim=-1)
+    return (-0.5 * ((at - tokens[..., None]) / std) ** 2).softmax(dim=-1)
 
 
 def cross_entropy(logits: Tensor, wanted: Tensor, valid: Tensor) -> Tensor:

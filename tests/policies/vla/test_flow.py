@@ -286,8 +286,8 @@ def test_a_policy_that_sees_reads_and_flows(network: Any) -> None:
     changed[picture][0] = 255 - changed[picture][0]
     changed["instruction"][1] = torch.from_numpy(encode("slide the green can forward"))
     with torch.no_grad():
-        other = policy.deploy(changed, noise).raw_action
-        before = policy.deploy(obs, noise).raw_action
+        other = policy.deploy(changed, noise).normalized_action
+        before = policy.deploy(obs, noise).normalized_action
     moved = (other - before).abs().amax((1, 2))
     assert (moved[:2] > 1e-4).all() and (moved[2:] < 1e-6).all()
 
