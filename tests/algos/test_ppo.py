@@ -61,7 +61,7 @@ def test_only_decisions_begun_before_an_update_have_another_ratio(make):
 def test_zero_advantage_gives_exactly_zero_gradient(make):
     policy = make()
     obs = {"walk": torch.randn(10, 2)}
-    raw = policy.draw(obs, None).raw.detach()
+    raw = policy.draw(obs, None).normalized_action.detach()
     log_prob = policy.log_prob(obs, raw).flatten(1).sum(1).detach()
     batch = {"raw": raw, "log_prob": log_prob, "advantage": torch.zeros(10)}
     policy_loss(policy.density(policy.encode(obs)), batch, 0.2).loss.backward()
@@ -87,7 +87,7 @@ def batch_rows(policy, count: int = 12) -> dict[str, torch.Tensor]:
     drawn = policy.draw({"walk": obs}, None)
     return {
         "obs/walk": obs,
-        "raw": drawn.raw.detach(),
+        "raw": drawn.normalized_action.detach(),
         "log_prob": drawn.log_prob.detach().flatten(1).sum(1),
         "advantage": torch.zeros(count),
         "value_target": torch.full((count,), 3.0),
