@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,112 +11,80 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from robotrl.errors import ConfigError
-from robotrl.fn.bc_loss import DrawShape, clone_loss_of
-from robotrl.fn.chain import chain_log_prob, integrate, normal_log_prob, sample
+from robotrl.fn.chain import normal_log_prob
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianPolicy
 from robotrl.policies.networks.encoder import ImageEncoder, SetEncoder
 from robotrl.policies.networks.mlp import Mlp, TimeFeatures, Transforms, flat_width
 from robotrl.policies.networks.value import ValueNet
-from robotrl.registry import POLICIES
 from robotrl.run.policy_checkpoint import changed
-from robotrl.spec import HasChain, HasDecode, HasDensity, HasLogProb, Policy, Spec
+from robotrl.spec import HasDensity, Spec
+from robotrl.testing.policies import CHECKS, PolicyCase, deploy_noise
 from robotrl.transforms import Affine, Clip, numpy_backend
-from tests.fn.test_chain import KERNELS
 from tests.kits.policy_kit import (
     ACTION_SPEC,
     BASES,
     CFGS,
-    GENERATIVE,
     OBSERVATION_SPEC,
     TRANSFORMS,
+    build_policy,
     make_policy,
     observations,
 )
 
-LOW, HIGH = torch.tensor(ACTION_SPEC.low), torch.tensor(ACTION_SPEC.high)
+NOT_CLONED = ("-one-step", "-one-action", "-levels")
 
 
-def deploy_noise(policy, batch: int) -> Tensor | None:
-    if policy.noise_shape is None:
-        return None
-    return torch.randn((batch, *policy.noise_shape), generator=torch.Generator().manual_seed(9))
+def case_of(name: str) -> PolicyCase:
+    # steps of the larger networks take longer, and get farther
+    updates = 200 if name == "diffusion-unet" else 130 if name.endswith(("-unet", "-transformer")) else 300
+    if name.endswith(NOT_CLONED) or name.startswith("categorical"):
+        updates = 0
+    return PolicyCase(lambda: build_policy(name), lambda policy, n, seed: observations(n, seed, policy), (), updates)
 
 
-def inner(policy, obs: dict[str, Tensor]) -> Tensor:
-    """What the network says late in the chain: an untrained diffusion policy ends in the corners whatever it sees."""
-    ctx = policy.encode(obs)
-    noise = deploy_noise(policy, len(ctx))
-    if noise is None:
-        return policy.scores(ctx) if policy.kind == "categorical" else policy.mean(ctx)
-    t = torch.full((len(ctx),), 0.8)
-    return policy.velocity(ctx, 0.2 * noise, t, 1 - t)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CFGS)
+def test_a_policy_keeps_the_contract(name: str, check: Callable[[PolicyCase], None]) -> None:
+    check(case_of(name))
 
 
-CLONED = [
-    n for n in CFGS if not n.endswith(("-one-step", "-one-action", "-levels")) and not n.startswith("categorical")
-]
-
-
-@pytest.fixture(params=CFGS)
-def policy(request):
-    return make_policy(request.param)
-
-
-def test_it_declares_what_it_is(policy):
-    assert isinstance(policy, Policy)
-    assert isinstance(policy, HasChain | HasLogProb)
-    assert isinstance(policy, HasChain) == isinstance(policy, HasDecode) == (policy.noise_shape is not None)
-    assert POLICIES.load(policy.kind) is type(policy)
-    assert policy.deploy_mode in ("sample", "mean")
-
-
-@pytest.mark.parametrize("mode", ["sample", "mean"])
+@pytest.mark.parametrize("name", CFGS)
 @torch.no_grad()
-def test_act_gives_bounded_chunks_of_the_right_shape(policy, mode):
-    # weights this large leave the bounds before clipping
+def test_weights_that_leave_the_bounds_are_clipped_but_for_densities_within_them(name: str) -> None:
+    policy = make_policy(name)
     for parameter in policy.parameters():
         parameter *= 20
-    chunk, state = policy.act(observations(16, policy=policy), None, torch.Generator().manual_seed(0), mode)
-    assert chunk.shape == (16, policy.horizon, 2)
-    assert state is None
+    chunk = policy.act(observations(16, policy=policy), None, torch.Generator().manual_seed(0), "sample").chunk
     low, high = torch.tensor(policy.action_spec.low), torch.tensor(policy.action_spec.high)
-    assert (chunk >= low).all()
-    assert (chunk <= high).all()
-    if policy.kind == "beta":  # all of its density lies between the bounds
-        assert (chunk > LOW).all()
-        assert (chunk < HIGH).all()
-    else:
-        assert (chunk == low).any() or (chunk == high).any()
+    at_bounds = (chunk == low).any() or (chunk == high).any()
+    # all of a Beta distribution lies between the bounds
+    assert at_bounds == (policy.kind != "beta")
 
 
+@pytest.mark.parametrize("name", CFGS)
 @torch.no_grad()
-def test_mean_is_deterministic_and_sampling_is_seeded(policy):
-    obs = observations(16, policy=policy)
+def test_a_context_begins_with_normalised_vectors_in_the_order_of_the_spec(name: str) -> None:
+    policy = make_policy(name)
+    obs = observations(4, policy=policy)
+    expected = numpy_backend(TRANSFORMS.inputs)({key: value.numpy() for key, value in obs.items()})
+    ctx = policy.encode({key: obs[key] for key in reversed(obs)})
+    assert np.allclose(ctx[:, :5].numpy(), np.concatenate([expected["joints"], expected["tip"]], 1), atol=1e-6)
+    assert ctx.shape[1] == policy.context_width
+    assert ctx.dtype == torch.float32
 
-    def act(mode, seed):
-        return policy.act(obs, None, torch.Generator().manual_seed(seed), mode).chunk
 
-    assert torch.equal(act("mean", 0), act("mean", 1))
-    assert torch.equal(act("sample", 0), act("sample", 0))
-    assert not torch.equal(act("sample", 0), act("sample", 1))
-
-
+@pytest.mark.parametrize("name", [n for n in CFGS if n.startswith(("gaussian", "beta", "categorical"))])
 @torch.no_grad()
-def test_deployment_is_what_evaluation_runs(policy):
-    """The exported graph (`deploy`) and `act` in `deploy_mode` give the same actions, bit for bit."""
-    obs = observations(16, policy=policy)
-    generator = torch.Generator().manual_seed(9)
-    acted = policy.act(obs, None, generator, policy.deploy_mode).chunk
-    deployed = policy.deploy(obs, deploy_noise(policy, 16))
-    assert torch.equal(acted, deployed.actions)
-    again = policy.deploy(obs, deploy_noise(policy, 16))
-    assert torch.equal(deployed.normalized_action, again.normalized_action)
-    by_numpy = numpy_backend(policy.transforms.outputs)({"action": deployed.normalized_action.numpy()})["action"]
-    assert np.allclose(deployed.actions.numpy(), by_numpy, atol=1e-6)
+def test_policies_in_closed_form_act_by_their_density(name: str) -> None:
+    policy, obs = make_policy(name), observations(8, policy=make_policy(name))
+    assert isinstance(policy, HasDensity)
+    raw = policy.density(policy.encode(obs)).sample(torch.Generator().manual_seed(3))
+    assert torch.equal(raw, policy.draw(obs, torch.Generator().manual_seed(3)).normalized_action)
+    acted = policy.act(obs, None, torch.Generator().manual_seed(3), "sample").chunk
+    assert torch.equal(acted, policy.to_actions(raw))
 
 
 @torch.no_grad()
@@ -135,45 +104,6 @@ def test_less_noise_is_deployed_where_less_is_asked_for(kind):
         changed(plain, {"deploy_noise": -0.5})
 
 
-@torch.no_grad()
-def test_rows_do_not_see_each_other(policy):
-    obs, noise = observations(16, policy=policy), deploy_noise(policy, 16)
-    whole = policy.deploy(obs, noise).actions
-    part = policy.deploy({k: v[5:9] for k, v in obs.items()}, None if noise is None else noise[5:9]).actions
-    assert torch.allclose(whole[5:9], part, atol=1e-5)
-
-
-@torch.no_grad()
-def test_every_observation_matters_and_in_the_order_of_the_spec(policy):
-    obs = observations(4, policy=policy)
-    expected = numpy_backend(TRANSFORMS.inputs)({key: value.numpy() for key, value in obs.items()})
-    ctx = policy.encode({key: obs[key] for key in reversed(obs)})
-    assert np.allclose(ctx[:, :5].numpy(), np.concatenate([expected["joints"], expected["tip"]], 1), atol=1e-6)
-    assert ctx.shape[1] == policy.context_width
-    assert ctx.dtype == torch.float32
-    before = inner(policy, obs)
-    for key, value in obs.items():
-        for column in range(value.shape[1]):
-            changed = value.clone()
-            changed[:, column] = changed[:, column] + 0.5 if value.is_floating_point() else 255 - changed[:, column]
-            after = inner(policy, {**obs, key: changed})
-            assert (after != before).flatten(1).any(1).all(), (key, column)
-
-
-@torch.no_grad()
-def test_its_description_rebuilds_it(policy):
-    description = json.loads(json.dumps(policy.to_json()))
-    rebuilt = type(policy).from_json(description)
-    assert rebuilt.to_json() == policy.to_json()
-    assert rebuilt.cfg == policy.cfg
-    rebuilt.load_state_dict(policy.state_dict())
-    noise = deploy_noise(policy, 8)
-    assert torch.equal(
-        rebuilt.deploy(observations(8, policy=policy), noise).actions,
-        policy.deploy(observations(8, policy=policy), noise).actions,
-    )
-
-
 def test_a_picture_of_floats_is_refused_by_name():
     specs = {"camera": Spec((8, 8, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3)}
     with pytest.raises(ValueError, match=r"'camera' is float32 of shape \(8, 8, 3\): expected a vector, shape \(D,\)"):
@@ -185,35 +115,6 @@ def test_a_picture_of_floats_is_refused_by_name():
 def test_a_flow_policy_says_that_it_needs_noise():
     with pytest.raises(ValueError, match="noise is None"):
         make_policy("flow").deploy(observations(1), None)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("kernel_name", KERNELS)
-@pytest.mark.parametrize("name", [name for name in CFGS if isinstance(make_policy(name), HasChain)])
-@torch.no_grad()
-def test_the_ratio_is_one_under_every_kernel(name, kernel_name, dtype, tolerance):
-    policy = make_policy(name).to(dtype)
-    obs = observations(32, policy=policy)
-    ctx = policy.encode({key: value.to(dtype) if value.is_floating_point() else value for key, value in obs.items()})
-    kernel = KERNELS[kernel_name](policy)
-    noise = torch.randn((32, *policy.noise_shape), generator=torch.Generator().manual_seed(2), dtype=dtype)
-    drawn = sample(policy, ctx, kernel, noise, torch.Generator().manual_seed(4))
-    again = chain_log_prob(policy, ctx, kernel, drawn.x)
-    assert drawn.log_prob.dtype == again.dtype == dtype
-    assert ((again - drawn.log_prob).exp() - 1).abs().max() <= tolerance
-
-
-@pytest.mark.parametrize("name", GENERATIVE)
-@torch.no_grad()
-def test_its_chain_is_its_decoder_on_a_rising_grid(name):
-    policy = make_policy(name)
-    assert policy.times[0] == 0
-    assert policy.times[-1] == 1
-    assert all(before < after for before, after in zip(policy.times, policy.times[1:], strict=False))
-    assert policy.denoising_steps == policy.cfg.denoising_steps == len(policy.times) - 1
-    ctx, noise = policy.encode(observations(8)), deploy_noise(policy, 8)
-    assert noise is not None
-    assert torch.equal(policy.decode(ctx, noise), integrate(policy, ctx, noise))
 
 
 @pytest.mark.parametrize("kind", BASES)
@@ -366,7 +267,8 @@ def test_beta_ratio_is_one_on_the_sample(dtype, tolerance):
     assert normalized_action.abs().max() < 1
     assert ((policy.log_prob(obs, normalized_action) - claimed).exp() - 1).abs().max() <= tolerance
     # nothing that is drawn is clipped: the sim gets what the density is of
-    expected = LOW.to(dtype) + (normalized_action + 1) / 2 * (HIGH - LOW).to(dtype)
+    low, high = (torch.tensor(bound, dtype=dtype) for bound in (ACTION_SPEC.low, ACTION_SPEC.high))
+    expected = low + (normalized_action + 1) / 2 * (high - low)
     assert torch.allclose(policy.to_actions(normalized_action), expected, atol=1e-5)
 
 
@@ -382,53 +284,6 @@ def test_a_fresh_beta_policy_is_as_wide_as_its_page_says_and_its_parameters_stay
     assert min(density.alpha.min(), density.beta.min()) >= 1
     assert max(density.alpha.max(), density.beta.max()) > 100
     assert density.log_prob(density.sample(torch.Generator().manual_seed(0))).isfinite().all()
-
-
-@pytest.mark.parametrize("name", [n for n in CFGS if n.startswith(("gaussian", "beta", "categorical"))])
-def test_policies_in_closed_form_hand_out_their_density(name):
-    policy, obs = make_policy(name), observations(8, policy=make_policy(name))
-    assert isinstance(policy, HasDensity)
-    density = policy.density(policy.encode(obs))
-    normalized_action = density.sample(torch.Generator().manual_seed(3))
-    assert torch.equal(normalized_action, policy.draw(obs, torch.Generator().manual_seed(3)).normalized_action)
-    assert torch.equal(density.log_prob(normalized_action), policy.log_prob(obs, normalized_action))
-    for number in (density.entropy(), density.std):
-        assert number.shape[1:] == normalized_action.shape[1:]
-        assert number.shape[0] in (1, 8)
-    acted = policy.act(obs, None, torch.Generator().manual_seed(3), "sample").chunk
-    assert torch.equal(acted, policy.to_actions(normalized_action))
-
-
-@pytest.mark.parametrize("name", CLONED)
-def test_it_overfits_a_single_datum(name):
-    """With one datum nothing contradicts: the loss goes to zero and what is decoded is the datum."""
-    policy = make_policy(name)
-    clone, generator = clone_loss_of(policy), torch.Generator().manual_seed(0)
-    # steps of the larger networks take longer, and get farther
-    count = 200 if name == "diffusion-unet" else 130 if name.endswith(("-unet", "-transformer")) else 300
-    obs = {key: value.expand(32, *value.shape[1:]) for key, value in observations(1, policy=policy).items()}
-    chunk = torch.tensor([[0.3, -0.7], [0.9, 0.1], [-0.5, 0.4]]).expand(32, 3, 2)
-    valid = torch.ones(32, 3, dtype=torch.bool)
-    rows = clone.draw(policy, DrawShape(count, 32, 3, 2), generator)
-    if "t" in rows and not hasattr(policy, "noise_levels"):
-        # the exact field is (datum - x) / (1 - t): keep off its pole, where the steps of the sampler never go
-        rows["t"] = 0.8 * rows["t"]
-    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
-    losses = []
-    for step in range(count):
-        optimizer.param_groups[0]["lr"] = 1e-2 * (1 - step / count)
-        drawn = {key: value.view(count, 32, *value.shape[1:])[step] for key, value in rows.items()}
-        loss = clone.loss(policy, policy.encode(obs), chunk, valid, **drawn)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert np.mean(losses[-20:]) < 0.1 * losses[0]
-    with torch.no_grad():
-        ctx, noise = policy.encode(obs), torch.randn(chunk.shape, generator=generator)
-        end = policy.mean(ctx) if policy.noise_shape is None else policy.decode(ctx, noise)
-    # not the mean: some of the 32 starts lie farther out than any that was learned from
-    assert (end - chunk).abs().median() < 0.08
 
 
 number = st.floats(-100, 100, width=32)

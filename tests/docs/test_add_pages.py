@@ -84,3 +84,21 @@ def test_the_sim_is_trained_on_and_evaluated(outside: dict[str, str], tmp_path: 
     robotrl(f"train --sim my/point --algo ppo --sim.limit-steps 9 --run-dir runs/point {TINY}", outside, tmp_path)
     assert Run.open(tmp_path / "runs" / "point").config["sim"]["options"] == {"limit_steps": 9}
     assert "over 4 starts" in robotrl("eval runs/point --episodes 4 --num-envs 2", outside, tmp_path)
+
+
+@pytest.mark.parametrize("page, module", [("add-a-policy.md", "laplace"), ("add-an-algorithm.md", "fpo")])
+def test_the_test_of_the_page_passes(page: str, module: str, outside: dict[str, str], tmp_path: Path) -> None:
+    code = blocks(page, "python")[-1]
+    (tmp_path / "test_own.py").write_text(code.replace(f"from {module} import", f"from my_package.{module} import"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_own.py"]
+    done = subprocess.run(command, env=outside, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_the_checks_of_the_sims_page_pass(outside: dict[str, str], tmp_path: Path) -> None:
+    code = "from my_package.point import PointCfg\n" + next(
+        block for block in blocks("add-a-sim.md", "python") if "robotrl.testing" in block
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=outside, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

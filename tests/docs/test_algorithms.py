@@ -19,7 +19,7 @@ def blocks(page: str) -> list[str]:
 
 
 def test_the_algorithm_of_the_page_trains_and_resumes(tmp_path):
-    algorithm, usage = blocks("add-an-algorithm.md")
+    algorithm, usage, _ = blocks("add-an-algorithm.md")
     (tmp_path / "fpo.py").write_text(algorithm)
     (tmp_path / "runs").mkdir()
     test_resume.make_clone(tmp_path / "runs" / "clone", horizon=4)

@@ -17,13 +17,10 @@ from robotrl.policies.networks.builders import NETWORKS
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.policies.squashed import SquashedCfg
 from robotrl.spec import Spec
-from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize
+from robotrl.testing.policies import ACTION_SPEC, OBSERVATION_SPEC, TRANSFORMS
+from robotrl.transforms import TransformGroup
 
 INF = float("inf")
-OBSERVATION_SPEC = {
-    "joints": Spec((3,), ("a", "b", "c"), ("rad",) * 3, (-1.0, -2.0, -INF), (1.0, 2.0, INF)),
-    "tip": Spec((2,), ("x", "y"), ("m",) * 2, (-0.1, 0.0), (0.1, 0.2)),
-}
 PICTURE_SPEC = {
     "joints": OBSERVATION_SPEC["joints"],
     "image_top": Spec((10, 12, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8"),
@@ -41,13 +38,8 @@ SET_SPEC = {
     "others_mask": Spec((3,), tuple("abc"), ("1",) * 3, (0.0,) * 3, (1.0,) * 3),
 }
 """A list of rows, with what says which of them are there."""
-ACTION_SPEC = Spec((2,), ("push", "turn"), ("N", "rad"), (-2.0, 0.0), (6.0, 0.5))
 CHOICE_SPEC = Spec((2,), ("gear", "lamp"), ("1",) * 2, (0.0, 0.0), (3.0, 1.0), choices=(4, 2))
 """An action whose elements are choices, not equally many."""
-TRANSFORMS = TransformGroup(
-    (normalize("joints", [0.1, -0.2, 3.0], [0.5, 1.0, 2.0]), normalize("tip", [0.0, 0.1], [0.05, 0.0])),
-    (inverse(bounds_to_unit("action", ACTION_SPEC.low, ACTION_SPEC.high)), Clip("action", (-2.0, 0.0), (6.0, 0.5))),
-)
 SMALL: dict[str, tuple[int, ...]] = {
     "mlp": (32, 32),
     "residual": (32, 32, 32),
@@ -93,12 +85,16 @@ PLAIN = ("flow", "flow-one-step", "shortcut", "gaussian", "gaussian-one-action")
 """Vectors and an MLP: every weight acts on what comes out, not normalised away, not clipped."""
 
 
-def make_policy(name: str, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
+def build_policy(name: str) -> Any:
     specs = {"picture": PICTURE_SPEC, "map": MAP_SPEC, "set": SET_SPEC}.get(name.rpartition("-")[2], OBSERVATION_SPEC)
     if name.startswith("categorical"):
         return CFGS[name].build(specs, CHOICE_SPEC, TransformGroup(TRANSFORMS.inputs))
     return CFGS[name].build(specs, ACTION_SPEC, TRANSFORMS)
+
+
+def make_policy(name: str, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return build_policy(name)
 
 
 def observations(batch: int, seed: int = 1, policy: Any = None) -> dict[str, Tensor]:

@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "algos": LEARN | {"policies", "engine", "interventions", "learners"},
     # learns from a process reward that was trained before, and keeps it in its checkpoints
     "algos.vla_rl": LEARN | {"policies", "engine", "learners", *PROCESS_REWARD},
-    "testing": LEARN | {"rewards", "sims"},
+    "testing": LEARN | {"rewards", "sims", "learners"},
     "memory_estimate": LEARN | {"policies", "engine", "learners"},
     "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate"},
     "deploy": BASE | {"utils"},
