@@ -294,7 +294,7 @@ class IqlLearner(Learner):
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._unit = ActionNormalizer(sim.action_spec)
+        self._unit = ActionNormalizer.of_policy(model)
         self._steps = cfg.num_steps * sim.num_envs
         self._offline = math.ceil(cfg.updates / cfg.updates_per_iteration)
         self.iterations = self._offline + math.ceil(cfg.env_steps / self._steps)

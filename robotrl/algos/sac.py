@@ -194,7 +194,7 @@ class SacLearner(Learner):
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
-        self._unit = ActionNormalizer(sim.action_spec)
+        self._unit = ActionNormalizer.of_policy(self.policy)
         self._debt = UpdateToDataRatio(cfg.utd_ratio)
         self._steps = cfg.num_steps * sim.num_envs
         self.iterations = math.ceil(cfg.env_steps / self._steps)

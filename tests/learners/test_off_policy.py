@@ -6,6 +6,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
+from robotrl.algos.iql import IqlCfg
+from robotrl.algos.rlpd import RlpdCfg
 from robotrl.errors import ConfigError, DataError
 from robotrl.fn.chain import normal_log_prob
 from robotrl.fn.q_targets import (
@@ -39,6 +42,7 @@ from robotrl.policies.q import QEnsemble, average, draw_members, smallest, small
 from robotrl.policies.squashed import SquashedPolicy
 from robotrl.replay.buffer import Replay, Uniform
 from robotrl.spec import Spec
+from robotrl.transforms import Affine, TransformGroup
 from tests.kits.policy_kit import make_policy, observations
 from tests.kits.walk_sim import Walk
 
@@ -242,6 +246,26 @@ def test_rows_are_normalised_and_named():
     assert rows["chunk"].shape == (16, 2, 1) and rows["chunk"].abs().max() <= 1
     over = drawn.terminated
     assert over.any() and (rows["discount"][over] == 0).all() and (rows["discount"][~over] > 0).all()
+
+
+@pytest.mark.parametrize("cfg", [off.IQL, off.SAC, off.RLPD], ids=lambda cfg: type(cfg).__name__)
+def test_chunks_are_in_the_units_of_a_policy_that_was_cloned_with_quantiles(tmp_path: Path, cfg: Any):
+    """Its own units back to actions give what was done; they are not those of the bounds."""
+    data = off.write_random_walks(tmp_path / "data")
+    other = TransformGroup(kit.TRANSFORMS.inputs, (Affine("action", (1.2,), (0.1,)), kit.TRANSFORMS.outputs[1]))
+    policy = (kit.GAUSSIAN if isinstance(cfg, IqlCfg) else off.POLICY).build(kit.SPECS, kit.ACTION, other)
+    learner = cfg.build(off.setup(init_policy=policy, dataset=data))
+    replay = learner._data if isinstance(cfg, IqlCfg) else learner.experience.memory.replay
+    while len(replay) < 64:
+        learner.iterate()
+    if not isinstance(cfg, IqlCfg):
+        learner.iterate()  # the last step of the replay may still be open
+    state = learner._generator.get_state()
+    rows = learner._draw(2)
+    learner._generator.set_state(state)
+    sampler = learner._sampler() if isinstance(cfg, RlpdCfg) else Uniform(replay)
+    drawn = sampler.sample(cfg.batch, policy.horizon, cfg.gamma, learner._generator, 2)
+    assert torch.allclose(policy.to_actions(rows["chunk"]), drawn.chunk, atol=1e-6)
 
 
 def test_updates_are_owed_for_env_steps():
