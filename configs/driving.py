@@ -42,7 +42,7 @@ def drive_ppo() -> TrainCfg[PpoCfg, BetaCfg]:
             clip_coef=0.2,
             entropy_coef=0.01,
             target_kl=0.03,
-            critic_warmup=0,
+            critic_warmup_env_steps=0,
             max_grad_norm=0.5,
             critic_hidden=(128, 128),
             critic_activation="relu",

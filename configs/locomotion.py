@@ -31,7 +31,7 @@ def halfcheetah_ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
             clip_coef=0.1,
             entropy_coef=4e-4,
             target_kl=None,
-            critic_warmup=0,
+            critic_warmup_env_steps=0,
             max_grad_norm=0.8,
             critic_hidden=(256, 256),
             critic_activation="relu",

@@ -76,7 +76,7 @@ def _clone(sim: str, policy: P, updates: int) -> TrainCfg[BcCfg, P]:
 def _from_scratch(sim: str) -> TrainCfg[PpoCfg, GaussianCfg]:
     return TrainCfg(
         sim=SimCfg(sim, num_envs=96, options={"reward": "shaped"}),
-        algo=PpoCfg(),
+        algo=PpoCfg(critic_warmup_env_steps=15_360),
         policy=GaussianCfg(),
         evaluation=EvalCfg(every=10, episodes=128),
     )

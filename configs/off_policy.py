@@ -69,6 +69,7 @@ def peg_insert_sac() -> TrainCfg[SacCfg, SquashedCfg]:
     )
 
 
+@in_env_steps
 def peg_insert_iql() -> TrainCfg[IqlCfg, GaussianCfg]:
     """Learn to insert offline from recorded episodes, good and bad ones; `--algo.env-steps` continues online."""
     return TrainCfg(
@@ -79,6 +80,7 @@ def peg_insert_iql() -> TrainCfg[IqlCfg, GaussianCfg]:
     )
 
 
+@in_env_steps
 def peg_insert_fql() -> TrainCfg[FqlCfg, FlowCfg]:
     """Learn to insert offline from recorded episodes, with flow Q-learning."""
     return _flow_q(FqlCfg(updates=10_000, batch=128, flow_steps=4))

@@ -21,6 +21,8 @@ from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.sims.mujoco.manipulation.sims import PegInsertCfg
 
 SIM = "mujoco/peg-insert"
+WARM_UP = 15_360
+"""Env steps of the critic's warm-up: two iterations."""
 P = TypeVar("P")
 A = TypeVar("A")
 
@@ -62,22 +64,22 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowCfg]:
 
     A run takes a minute or two, too short for compiling to pay.
     """
-    return _tune(ReinFlowCfg(engine="eager"), FlowCfg())
+    return _tune(ReinFlowCfg(critic_warmup_env_steps=WARM_UP, engine="eager"), FlowCfg())
 
 
 def dppo() -> TrainCfg[DppoCfg, DiffusionCfg]:
     """Fine-tune a cloned diffusion policy through its denoising chain, on the sparse reward."""
-    return _tune(DppoCfg(), DiffusionCfg())
+    return _tune(DppoCfg(critic_warmup_env_steps=WARM_UP), DiffusionCfg())
 
 
 def flow_sde() -> TrainCfg[FlowSdeCfg, FlowCfg]:
     """Fine-tune a cloned flow policy, sampled as a stochastic differential equation, on the sparse reward."""
-    return _tune(FlowSdeCfg(), FlowCfg())
+    return _tune(FlowSdeCfg(critic_warmup_env_steps=WARM_UP), FlowCfg())
 
 
 def flow_noise() -> TrainCfg[FlowNoiseCfg, FlowCfg]:
     """Fine-tune a cloned flow policy with learned noise and the ratio of whole chunks, on the sparse reward."""
-    return _tune(FlowNoiseCfg(), FlowCfg())
+    return _tune(FlowNoiseCfg(critic_warmup_env_steps=WARM_UP), FlowCfg())
 
 
 @in_env_steps
@@ -85,7 +87,7 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
     """Train a Gaussian policy; from scratch on the shaped reward, or from a clone with `--init-from`."""
     return TrainCfg(
         sim=SimCfg(SIM, num_envs=96, options=PegInsertCfg(reward="shaped")),
-        algo=PpoCfg(),
+        algo=PpoCfg(critic_warmup_env_steps=WARM_UP),
         policy=GaussianCfg(),
         evaluation=EvalCfg(every=10, episodes=128),
     )

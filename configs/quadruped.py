@@ -29,7 +29,7 @@ def ppo() -> TrainCfg[PpoCfg, GaussianCfg]:
             gae_lambda=0.95,
             entropy_coef=0.01,
             target_kl=None,
-            critic_warmup=0,
+            critic_warmup_env_steps=0,
             critic_hidden=(128, 128),
             critic_activation="elu",
         ),

@@ -40,6 +40,7 @@ PI_RL: dict[str, Any] = {
     "lr": 5e-6,
     "critic_lr": 1e-4,
     "clip_coef": 0.2,
+    "critic_warmup_env_steps": 2 * 2048 * CHUNK,
     "bf16": True,
     "engine": "eager",
 }
@@ -74,7 +75,15 @@ def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
     sim without scenarios, use `--sim.curriculum None`. The paper's process reward is `--algo.process-reward DIR` with
     `--algo.process-form raw`. The paper makes one pass over a rollout; here there are two, or nothing would be clipped.
     """
-    algo = VlaRlCfg(env_steps=10_000_000, num_steps=128, lr=5e-6, critic_lr=5e-5, warmup=0, bf16=True)
+    algo = VlaRlCfg(
+        env_steps=10_000_000,
+        num_steps=128,
+        critic_warmup_env_steps=40_960,
+        lr=5e-6,
+        critic_lr=5e-5,
+        warmup=0,
+        bf16=True,
+    )
     base = _published(algo, TokenVlaCfg(), "temperature=1.5")
     return replace(base, sim=replace(base.sim, curriculum=1.0))
 

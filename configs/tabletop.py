@@ -138,6 +138,7 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
         muon=2.5,
         ema=0.98,
         start_noise=0.0,
+        critic_warmup_env_steps=20_480,
         engine="eager",
     )
     return _shaped(_tune(algo, FlowVlaCfg()))

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from robotrl.config import CountsEnvSteps, SimCfg, TrainCfg, WeightedReward, changed_options, in_env_steps
+from robotrl.config import (
+    DEFAULT_EVERY,
+    CountsEnvSteps,
+    SimCfg,
+    TrainCfg,
+    WeightedReward,
+    changed_options,
+    has_offline_part,
+    in_env_steps,
+)
 from robotrl.errors import ConfigError
 from robotrl.registry import ALGORITHMS, POLICIES, REWARDS, sim_options
 
@@ -67,12 +76,7 @@ def compose(sim: str, algo: str, policy: str | None = None) -> TrainCfg[Any, Any
     if isinstance(options, HasTrainDefaults):
         for path, value in options.train_defaults.items():
             cfg = _with(cfg, path.split("."), value)
-    return in_env_steps(cfg) if _counts_env_steps(cfg.algo) else cfg
-
-
-def _counts_env_steps(algo: Any) -> bool:
-    # with a budget of 0 env steps it learns offline, and its iterations are updates
-    return isinstance(algo, CountsEnvSteps) and algo.env_steps > 0
+    return in_env_steps(cfg) if isinstance(cfg.algo, CountsEnvSteps) else cfg
 
 
 def with_algo(cfg: TrainCfg[Any, Any], algo: Any) -> TrainCfg[Any, Any]:
@@ -84,10 +88,18 @@ def with_algo(cfg: TrainCfg[Any, Any], algo: Any) -> TrainCfg[Any, Any]:
     """
     if type(algo) is not type(cfg.algo):
         cfg = replace(cfg, tuned_on="any")
-    if cfg.evaluation.every_env_steps is not None and not _counts_env_steps(algo):
-        every = None if cfg.evaluation.every_env_steps else 0
-        evaluation = replace(cfg.evaluation, every=every, every_env_steps=None)
-        cfg = replace(cfg, evaluation=evaluation, checkpoint_every=None, checkpoint_every_env_steps=None)
+    evaluation = cfg.evaluation
+    if evaluation.every_env_steps is None:
+        return replace(cfg, algo=algo)
+    every, saved = evaluation.every, cfg.checkpoint_every
+    if not isinstance(algo, CountsEnvSteps):
+        every = (None if evaluation.every_env_steps else 0) if every is None else every
+        evaluation, cfg = replace(evaluation, every_env_steps=None), replace(cfg, checkpoint_every_env_steps=None)
+    elif not has_offline_part(algo):
+        every, saved = None, None
+    elif every is None:
+        every, saved = DEFAULT_EVERY if evaluation.every_env_steps else 0, DEFAULT_EVERY
+    cfg = replace(cfg, evaluation=replace(evaluation, every=every), checkpoint_every=saved)
     return replace(cfg, algo=algo)
 
 

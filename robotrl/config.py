@@ -219,7 +219,8 @@ class CountsUpdates(Protocol):
 def in_env_steps(cfg: TrainCfg[Algo, PolicyCfg]) -> TrainCfg[Algo, PolicyCfg]:
     """The same config with its schedule of evaluations and checkpoints in env steps instead of iterations.
 
-    With the number of envs and steps that it has, they follow the same iterations; with others, the same env steps.
+    With the number of envs and steps that it has, they follow the same iterations; with others, the same env steps. The
+    iterations of an offline part are counted as before: they are a number of updates.
 
     Args:
         cfg: a config whose schedule is in iterations.
@@ -233,8 +234,19 @@ def in_env_steps(cfg: TrainCfg[Algo, PolicyCfg]) -> TrainCfg[Algo, PolicyCfg]:
     evaluated, saved = (
         (DEFAULT_EVERY if every is None else every) * length for every in (cfg.evaluation.every, cfg.checkpoint_every)
     )
+    if has_offline_part(cfg.algo):
+        every, saved_every = (
+            DEFAULT_EVERY if every is None else every for every in (cfg.evaluation.every, cfg.checkpoint_every)
+        )
+        evaluation = replace(cfg.evaluation, every=every, every_env_steps=evaluated)
+        return replace(cfg, evaluation=evaluation, checkpoint_every=saved_every, checkpoint_every_env_steps=saved)
     evaluation = replace(cfg.evaluation, every=None, every_env_steps=evaluated)
     return replace(cfg, evaluation=evaluation, checkpoint_every=None, checkpoint_every_env_steps=saved)
+
+
+def has_offline_part(algo: object) -> bool:
+    """True if an algorithm may have both: iterations of updates on a dataset, then iterations of env steps."""
+    return isinstance(algo, CountsEnvSteps) and isinstance(algo, CountsUpdates)
 
 
 def options_of(sim: SimCfg) -> SimOptions:
@@ -410,7 +422,7 @@ def _check_schedule(cfg: TrainCfg[Any, Any]) -> None:
                 f"{name}_env_steps is {env_steps} and {type(cfg.algo).__name__} steps no sim: expected {name}, in"
                 f" iterations of {cfg.algo.updates_per_iteration} updates"
             )
-        if iterations and env_steps is not None:
+        if iterations and env_steps is not None and not has_offline_part(cfg.algo):
             length = cfg.algo.num_steps * cfg.sim.num_envs if isinstance(cfg.algo, CountsEnvSteps) else 0
             hint = f"; {iterations} iterations of {cfg.sim.num_envs} envs are {iterations * length}" if length else ""
             raise ConfigError(

@@ -48,8 +48,8 @@ class Method(NamedTuple):
 
 
 METHODS: Mapping[str, Method] = {
-    "reinflow": Method(ReinFlowCfg(env_steps=10**9, critic_warmup=0), FlowCfg(), ReinFlowBaseline),
-    "dppo": Method(DppoCfg(env_steps=10**9, critic_warmup=0, target_kl=None), DiffusionCfg(), DppoBaseline),
+    "reinflow": Method(ReinFlowCfg(env_steps=10**9, critic_warmup_env_steps=0), FlowCfg(), ReinFlowBaseline),
+    "dppo": Method(DppoCfg(env_steps=10**9, critic_warmup_env_steps=0, target_kl=None), DiffusionCfg(), DppoBaseline),
 }
 
 

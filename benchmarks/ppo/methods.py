@@ -76,7 +76,7 @@ class Ours:
             clip_coef=CLIP,
             entropy_coef=0.0,
             target_kl=None,
-            critic_warmup=0,
+            critic_warmup_env_steps=0,
             max_grad_norm=GRAD_NORM,
             critic_hidden=HIDDEN,
             critic_activation="tanh",

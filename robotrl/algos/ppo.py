@@ -82,8 +82,9 @@ class PpoCfg(LearnerCfg):
     """Weight of the entropy bonus."""
     target_kl: float | None = 0.03
     """Stop the actor's updates of an iteration once the approximate KL of a minibatch exceeds this. None: no limit."""
-    critic_warmup: int = 2
-    """Number of first iterations that train the critic only; useful when fine-tuning."""
+    critic_warmup_env_steps: int = 10_240
+    """Env steps at the start of the budget, summed over all envs, whose iterations train the critic only; useful when
+    fine-tuning."""
     max_grad_norm: float = 1.0
     """Maximum gradient norm, for actor and critic separately."""
     adam_eps: float = 1e-5
@@ -280,7 +281,7 @@ class PpoLearner(Learner):
     def _update(self, batch: OnPolicyBatch) -> dict[str, float]:
         cfg = self.cfg
         carry = self._engine.carry
-        carry["actor_active"].fill_(float(self.iteration > cfg.critic_warmup))
+        carry["actor_active"].fill_(float(not self._rollouts.critic_only(self.iteration)))
         if cfg.lr_schedule == "linear":
             carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, 0.0))
         rows, rollouts = {**batch.rows(), "value": batch.value}, self._rollouts

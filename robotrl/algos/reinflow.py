@@ -66,8 +66,8 @@ class ReinFlowCfg(ChainCfg):
     """PPO clip range of the ratio."""
     target_kl: float | None = None
     """Stop the actor's updates of an iteration once the approximate KL of a minibatch exceeds this. None: no limit."""
-    critic_warmup: int = 2
-    """Number of first iterations that train the critic only."""
+    critic_warmup_env_steps: int = 10_240
+    """Env steps at the start of the budget, summed over all envs, whose iterations train the critic only."""
     max_grad_norm: float = 1.0
     """Maximum gradient norm, for actor and critic separately."""
     ema: float = 0.0

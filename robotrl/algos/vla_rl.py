@@ -84,8 +84,8 @@ class VlaRlCfg(LearnerCfg):
     """Normalize a rollout's advantages to mean 0 and standard deviation 1."""
     target_kl: float | None = None
     """Stop the actor's updates of an iteration once the approximate KL of a minibatch exceeds this. None: no limit."""
-    critic_warmup: int = 5
-    """Number of first iterations that train the critic only."""
+    critic_warmup_env_steps: int = 12_800
+    """Env steps at the start of the budget, summed over all envs, whose iterations train the critic only."""
     max_grad_norm: float = 1.0
     """Maximum gradient norm, for actor and critic separately."""
     critic_hidden: tuple[int, ...] = (1024, 512)
@@ -201,8 +201,7 @@ class VlaRlLearner(Learner):
             )
         check_settings(cfg, policy.horizon)
         check_positive("algo.value_clip", cfg.value_clip)
-        for name in ("critic_warmup", "warmup"):
-            check_at_least(f"algo.{name}", getattr(cfg, name), 0)
+        check_at_least("algo.warmup", cfg.warmup, 0)
         self.cfg = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)
@@ -288,7 +287,7 @@ class VlaRlLearner(Learner):
         self._engine.carry["actor_active"].fill_(1.0)
         rows = {**batch.rows(), "value": batch.value}
         order = self._rollouts.order(len(batch.advantage), self._engine.minibatch, keep_all=True)
-        phase = CRITIC if self.iteration <= self.cfg.critic_warmup else BOTH
+        phase = CRITIC if self._rollouts.critic_only(self.iteration) else BOTH
         what = f"iteration {self.iteration}"
         return update_scalars(self._engine.run(rows, order, self._rollouts.capacity, what, phase))
 

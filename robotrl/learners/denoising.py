@@ -80,8 +80,8 @@ class ChainCfg(LearnerCfg):
     """PPO clip range of the ratio."""
     target_kl: float | None = None
     """Stop the actor's updates of an iteration once the approximate KL of a minibatch exceeds this. None: no limit."""
-    critic_warmup: int = 2
-    """Number of first iterations that train the critic only."""
+    critic_warmup_env_steps: int = 10_240
+    """Env steps at the start of the budget, summed over all envs, whose iterations train the critic only."""
     max_grad_norm: float = 1.0
     """Maximum gradient norm, for actor and critic separately."""
     ema: float = 0.0
@@ -342,7 +342,7 @@ class ChainLearner(Learner):
         carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, cfg.lr_end))
         rows = {**batch.rows(), **self.loss.draw(batch, self._generator)}
         order = self._rollouts.order(len(batch.advantage), self._engine.minibatch, keep_all=False)
-        warm_up = self.iteration <= cfg.critic_warmup
+        warm_up = self._rollouts.critic_only(self.iteration)
         epochs, evaluations = list[Updates](), 0
         for part in order.chunk(cfg.epochs):
             # once the KL limit has stopped the actor, the remaining epochs train the critic only, at lower cost

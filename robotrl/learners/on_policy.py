@@ -46,6 +46,7 @@ def check_settings(cfg: Any, horizon: int) -> None:
     """
     for name, value in (("env_steps", cfg.env_steps), ("epochs", cfg.epochs), ("minibatch", cfg.minibatch)):
         check_at_least(f"algo.{name}", value, 1)
+    check_at_least("algo.critic_warmup_env_steps", cfg.critic_warmup_env_steps, 0)
     if cfg.num_steps < horizon:
         raise out_of_range("algo.num_steps", cfg.num_steps, f"{horizon} or more, the policy's horizon")
     for name, value in (("lr", cfg.lr), ("critic_lr", cfg.critic_lr), ("max_grad_norm", cfg.max_grad_norm)):
@@ -77,7 +78,7 @@ class Rollouts:
         self._cfg, self._world = cfg, setup.world
         self.capacity = cfg.num_steps * sim.num_envs
         """Largest number of decisions in a rollout: each takes at least one step."""
-        steps = self.capacity * setup.world.size
+        steps = self._steps = self.capacity * setup.world.size
         self.iterations = math.ceil(cfg.env_steps / steps)
         """Number of iterations of the whole run."""
         self.updates = setup.expected(self.iterations * cfg.epochs * math.ceil(steps / horizon / cfg.minibatch))
@@ -99,6 +100,10 @@ class Rollouts:
             rollout = self.reward_normalizer.normalise(rollout)
             policy.reward_scale = self.reward_normalizer.scale
         return rollout, reward
+
+    def critic_only(self, iteration: int) -> bool:
+        """True if an iteration, counted from 1, begins within the critic's warm-up."""
+        return (iteration - 1) * self._steps < self._cfg.critic_warmup_env_steps
 
     def order(self, size: int, minibatch: int, keep_all: bool) -> Tensor:
         """Return the row indices of an iteration's minibatches; see `epoch_order`."""

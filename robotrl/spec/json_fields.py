@@ -116,10 +116,11 @@ def _named(hint: Any) -> str:
     return words.get(hint, "nothing" if hint is type(None) else str(hint))
 
 
-REVISION = 4
+REVISION = 5
 """Revision of the stored config format. Revision 1 was not written to the file; under it, actions of `gym/` sims with
 categorical actions were scores. Under 2 some fields had other names (`RENAMED_FIELDS`). Under 3 options of sims were
-texts "name=value", and the sim named a success classifier as its reward."""
+texts "name=value", and the sim named a success classifier as its reward. Under 4 `RECOUNTED_FIELDS` counted
+iterations."""
 RENAMED_FIELDS = {
     "algo": {
         "grad_norm": "max_grad_norm",
@@ -135,13 +136,21 @@ RENAMED_FIELDS = {
     "": {"peers_timeout_s": "dist_timeout_s", "shard": "fsdp"},
 }
 """Config section ("" for the top level) to former field names and their present names."""
+RECOUNTED_FIELDS = {"algo": {"critic_warmup": "critic_warmup_env_steps"}}
+"""The same for fields that counted iterations, which have env steps in proportion to the number of envs."""
 
 
 def renamed_field(field: str) -> str | None:
     """Present name of a renamed config field ("algo.lam" gives "algo.gae_lambda"); None for all others."""
     section, _, name = field.rpartition(".")
-    new = RENAMED_FIELDS.get(section, {}).get(name)
+    new = (RENAMED_FIELDS.get(section, {}) | RECOUNTED_FIELDS.get(section, {})).get(name)
     return None if new is None else f"{section}.{new}".lstrip(".")
+
+
+def counted_iterations(field: str) -> bool:
+    """True if a renamed config field counted iterations, and counts env steps under its present name."""
+    section, _, name = field.rpartition(".")
+    return name in RECOUNTED_FIELDS.get(section, {})
 
 
 def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,6 +167,8 @@ def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
     if revision < 4:
         out = _options_by_name(out)
         out = _rewards_listed(out) if "types" in data else out
+    if revision < 5 and "types" in data:
+        out = _counted_in_env_steps(out)
     return {**out, "revision": REVISION} if "types" in data else out
 
 
@@ -218,3 +229,18 @@ def _rewards_listed(data: dict[str, Any]) -> dict[str, Any]:
     path, ends = sim.pop("reward", None), sim.pop("reward_ends", False)
     listed = [] if path is None else [{"name": "success", "weight": 1.0, "cfg": {"path": path, "ends": ends}}]
     return {**data, "sim": sim, "rewards": listed}
+
+
+def _counted_in_env_steps(data: dict[str, Any]) -> dict[str, Any]:
+    """Write numbers of iterations as the env steps that they took in one process."""
+    algo, envs = data.get("algo"), data["sim"].get("num_envs")
+    if not isinstance(algo, Mapping) or not isinstance(envs, int) or not isinstance(algo.get("num_steps"), int):
+        return data
+    given: Mapping[str, Any] = algo
+    out: dict[str, Any] = {}
+    for name, value in given.items():
+        new = RECOUNTED_FIELDS["algo"].get(name)
+        # beside its new name an old one stays, and is refused as unknown
+        counted = new is not None and new not in given and isinstance(value, int)
+        out |= {str(new): value * given["num_steps"] * envs} if counted else {name: value}
+    return {**data, "algo": out}

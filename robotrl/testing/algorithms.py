@@ -140,7 +140,8 @@ def fresh_policy(cfg: Any, sim: VecSim) -> Any:
 def settings_are_frozen_json(case: AlgorithmCase) -> None:
     """Settings are a frozen dataclass of JSON values, of the class that the registry has under the name."""
     assert ALGORITHMS.load(case.name) is type(case.cfg)
-    assert isinstance(case.cfg, LearnerCfg)
+    is_learner_cfg = isinstance(case.cfg, LearnerCfg)
+    assert is_learner_cfg, f"{type(case.cfg).__name__} is no LearnerCfg"
     assert type(case.cfg).__doc__, "robotrl list shows the first line of the docstring"
     check_settings(case.cfg)
     for field in fields(case.cfg)[:1]:

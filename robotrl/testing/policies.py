@@ -91,6 +91,11 @@ class PolicyCase(NamedTuple):
         return {key: value.to(dtype) if value.is_floating_point() else value for key, value in obs.items()}
 
 
+def declares(policy: object, capability: type) -> bool:
+    """True if a policy has a capability of `robotrl.spec`."""
+    return isinstance(policy, capability)
+
+
 @runtime_checkable
 class Draws(Protocol):
     """A policy that draws normalized chunks, before any clipping, with their log-density."""
@@ -111,15 +116,15 @@ def deploy_noise(policy: Any, batch: int, seed: int = 9) -> Tensor | None:
 def inner(policy: Any, obs: dict[str, Tensor]) -> Tensor:
     """Numbers (B, ...) of a policy's network before anything is clipped: a velocity, densities, logits or the mean."""
     batch = len(next(iter(obs.values())))
-    if isinstance(policy, HasChain):
+    if declares(policy, HasChain):
         # late in the chain: what an untrained diffusion policy ends in are the bounds, whatever it sees
         t, noise = torch.full((batch,), 0.8), deploy_noise(policy, batch)
         assert noise is not None, "a chain begins with noise, and noise_shape is None"
         return policy.velocity(policy.encode(obs), 0.2 * noise, t, 1 - t)
-    if isinstance(policy, HasTokens):
+    if declares(policy, HasTokens):
         tokens = torch.zeros((batch, policy.horizon, *policy.action_spec.shape), dtype=torch.int64)
         return policy.token_logits(policy.encode(obs), tokens)
-    if isinstance(policy, HasLogProb):
+    if declares(policy, HasLogProb):
         return policy.log_prob(obs, torch.zeros(batch, policy.horizon, *policy.action_spec.shape))
     return policy.act(obs, mode="mean").chunk
 
@@ -130,10 +135,10 @@ def inner(policy: Any, obs: dict[str, Tensor]) -> Tensor:
 def it_declares_what_it_can_do(case: PolicyCase) -> None:
     """The policy satisfies `Policy`, has a capability that algorithms learn by, and is registered under its kind."""
     policy = case.built()
-    assert isinstance(policy, Policy)
+    assert declares(policy, Policy)
     capabilities = (HasLogProb, HasDensity, HasChain, HasTokens)
-    assert any(isinstance(policy, one) for one in capabilities), "no algorithm learns by anything that it can do"
-    assert isinstance(policy, HasChain) == isinstance(policy, HasDecode) == (policy.noise_shape is not None)
+    assert any(declares(policy, one) for one in capabilities), "no algorithm learns by anything that it can do"
+    assert declares(policy, HasChain) == declares(policy, HasDecode) == (policy.noise_shape is not None)
     assert POLICIES.load(policy.kind) is type(policy)
     assert policy.deploy_mode in ("sample", "mean")
 
@@ -249,11 +254,11 @@ def samples_have_the_density_that_is_claimed(case: PolicyCase) -> None:
     samples below. Choices are counted instead.
     """
     policy = case.built()
-    if not isinstance(policy, HasLogProb):
+    if not declares(policy, HasLogProb):
         return
     one = case.seen(policy, 1)
     many = {key: value.expand(SAMPLES, *value.shape[1:]) for key, value in one.items()}
-    assert isinstance(policy, Draws), (
+    assert declares(policy, Draws), (
         "a policy with log_prob has draw(obs, generator), with normalized_action and log_prob"
     )
     drawn = policy.draw(many, torch.Generator().manual_seed(2))
@@ -284,13 +289,13 @@ def samples_have_the_density_that_is_claimed(case: PolicyCase) -> None:
 def density_is_the_one_of_log_prob(case: PolicyCase) -> None:
     """`density` says the same log-probabilities; its entropy and deviation are those of its samples (`HasDensity`)."""
     policy = case.built()
-    if not isinstance(policy, HasDensity):
+    if not declares(policy, HasDensity):
         return
     one = case.seen(policy, 1)
     density = policy.density(policy.encode(one).expand(SAMPLES, -1))
     raw = density.sample(torch.Generator().manual_seed(3))
     log_prob = density.log_prob(raw)
-    if isinstance(policy, HasLogProb):
+    if declares(policy, HasLogProb):
         many = {key: value.expand(SAMPLES, *value.shape[1:]) for key, value in one.items()}
         assert torch.allclose(log_prob, policy.log_prob(many, raw), atol=1e-4), "density and log_prob differ"
     for numbers in (density.entropy(), density.std):
@@ -306,7 +311,7 @@ def the_ratio_of_a_chain_is_one(case: PolicyCase) -> None:
     """Sampled and recomputed log-probabilities of a chain agree, under every kernel and precision (`HasChain`)."""
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         policy = case.built().to(dtype)
-        if not isinstance(policy, HasChain):
+        if not declares(policy, HasChain):
             return
         noise = torch.randn((32, *policy.noise_shape), generator=torch.Generator().manual_seed(2), dtype=dtype)
         ctx = policy.encode(case.seen(policy, 32))
@@ -323,7 +328,7 @@ def the_ratio_of_a_chain_is_one(case: PolicyCase) -> None:
 def its_chain_is_its_decoder_on_a_rising_grid(case: PolicyCase) -> None:
     """`times` rise from 0 to 1 in `denoising_steps` steps, and `decode` follows the velocity on them (`HasChain`)."""
     policy = case.built()
-    if not isinstance(policy, HasChain) or not isinstance(policy, HasDecode):
+    if not declares(policy, HasChain) or not declares(policy, HasDecode):
         return
     times = policy.times
     assert (times[0], times[-1]) == (0, 1)
@@ -344,7 +349,7 @@ def it_overfits_a_single_chunk(case: PolicyCase) -> None:
     obs = {key: value.expand(batch, *value.shape[1:]) for key, value in case.seen(policy, 1).items()}
     chunk = (1.4 * torch.rand(shape, generator=generator) - 0.7).expand(batch, *shape)
     rows = clone.draw(policy, DrawShape(updates, batch, *shape), generator)
-    if "t" in rows and not isinstance(policy, HasNoiseLevels):
+    if "t" in rows and not declares(policy, HasNoiseLevels):
         # the exact field is (chunk - x) / (1 - t): keep off its pole, where the steps of the sampler never go
         rows["t"] = 0.8 * rows["t"]
     optimizer, losses = torch.optim.Adam(policy.parameters(), lr=1e-2), list[float]()

@@ -124,7 +124,7 @@ class DriveCfg:
         {
             "sim.num_envs": 128,
             "policy.horizon": 1,
-            "algo.critic_warmup": 0,
+            "algo.critic_warmup_env_steps": 0,
             "algo.normalize_reward": True,
             "evaluation.episodes": 64,
         }

@@ -36,7 +36,7 @@ class GymnasiumCfg:
         {
             "sim.num_envs": 16,
             "policy.horizon": 1,
-            "algo.critic_warmup": 0,
+            "algo.critic_warmup_env_steps": 0,
             "algo.minibatch": 256,
             "algo.normalize_reward": True,
             "evaluation.score": "return",

@@ -48,7 +48,7 @@ def test_each_step_has_a_ratio_a_weight_and_a_clip_range_of_its_own():
 @pytest.mark.parametrize("make", [diffusion, flow])
 @pytest.mark.parametrize("cfg", [DPPO, PART, replace(DPPO, eta=0.0), replace(PART, likelihood_std=0.2)])
 def test_the_ratio_is_one_before_the_first_update(make, cfg):
-    learner = replace(cfg, critic_warmup=0).build(setup(make()))
+    learner = replace(cfg, critic_warmup_env_steps=0).build(setup(make()))
     assert learner.iterate()["ratio_error"] <= 1e-5
 
 
@@ -73,7 +73,7 @@ def test_the_first_gradient_is_the_policy_gradient_of_the_last_steps():
 
 def test_the_frozen_copy_stays_and_the_first_steps_are_its_own():
     start = diffusion()
-    learner = replace(PART, critic_warmup=0, lr=1e-2).build(setup(copy.deepcopy(start)))
+    learner = replace(PART, critic_warmup_env_steps=0, lr=1e-2).build(setup(copy.deepcopy(start)))
     learner.iterate()
     assert same(learner.loss.frozen.state_dict(), start.state_dict())
     assert not same(learner.loss.policy.state_dict(), start.state_dict())
@@ -105,7 +105,7 @@ def test_the_draws_are_bounded_and_at_least_as_wide_as_the_floor():
 
 def test_cloning_the_frozen_copy_pulls_back():
     """With no advantage and the cloning term alone, weights that were disturbed go towards the frozen copy's acts."""
-    learner = replace(DPPO, critic_warmup=0, bc_coef=1.0, lr=3e-3).build(setup(diffusion()))
+    learner = replace(DPPO, critic_warmup_env_steps=0, bc_coef=1.0, lr=3e-3).build(setup(diffusion()))
     with torch.no_grad():
         for parameter in learner.loss.policy.parameters():
             parameter += 0.05 * torch.randn_like(parameter)

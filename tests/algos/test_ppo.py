@@ -34,14 +34,14 @@ def wide() -> object:
 @pytest.mark.parametrize("make", [wide, beta])
 def test_the_ratio_is_one_before_the_first_update(make):
     """Through the whole learner: what the decider stored is what the loss computes."""
-    learner = replace(PPO, critic_warmup=0).build(setup(make()))
+    learner = replace(PPO, critic_warmup_env_steps=0).build(setup(make()))
     assert learner.iterate()["ratio_error"] <= 1e-5
 
 
 @POLICIES
 def test_only_decisions_begun_before_an_update_have_another_ratio(make):
     """Later iterations: the ratio is 1 but for decisions carried over from the previous rollout."""
-    learner = replace(PPO, critic_warmup=0, num_steps=5).build(setup(make()))
+    learner = replace(PPO, critic_warmup_env_steps=0, num_steps=5).build(setup(make()))
     for iteration in range(3):
         carried = learner._collector.state()["pending_envs"].tolist()
         rollout = learner._collector.collect(learner._decide, 5)
@@ -139,7 +139,7 @@ def test_a_clipped_value_is_not_improved_beyond_its_clip():
 
 @POLICIES
 def test_a_minibatch_in_parts_learns_as_the_whole_does(make):
-    cfg = replace(PPO, critic_warmup=0, entropy_coef=0.01, value_clip=0.5, target_kl=0.02)
+    cfg = replace(PPO, critic_warmup_env_steps=0, entropy_coef=0.01, value_clip=0.5, target_kl=0.02)
     whole, parts = (replace(cfg, microbatch=m).build(setup(make())) for m in (None, 16))
     for _ in range(2):
         first, second = whole.iterate(), parts.iterate()
@@ -156,8 +156,15 @@ def test_adams_epsilon_can_be_set():
     assert first == second != other
 
 
+def test_the_critics_warm_up_is_the_same_number_of_env_steps_whatever_the_number_of_envs():
+    """768 env steps: an iteration that begins before them trains the critic alone."""
+    for num_envs, iterations in ((32, 2), (16, 3), (64, 1)):
+        learner = replace(PPO, critic_warmup_env_steps=768).build(setup(gaussian(), num_envs=num_envs))
+        assert [learner._rollouts.critic_only(i + 1) for i in range(4)] == [i < iterations for i in range(4)]
+
+
 def test_critic_warm_up_leaves_the_policy_alone():
-    learner = replace(PPO, critic_warmup=2).build(setup(gaussian()))
+    learner = replace(PPO, critic_warmup_env_steps=2 * 16 * 32).build(setup(gaussian()))
     before = snapshot(learner.policy.state_dict())
     critic = snapshot(learner.critic.state_dict())
     scalars = [learner.iterate(), learner.iterate()]
@@ -169,7 +176,7 @@ def test_critic_warm_up_leaves_the_policy_alone():
 
 
 def test_the_kl_limit_ends_the_actors_epochs():
-    learner = replace(PPO, critic_warmup=0, target_kl=1e-12, epochs=4).build(setup(gaussian()))
+    learner = replace(PPO, critic_warmup_env_steps=0, target_kl=1e-12, epochs=4).build(setup(gaussian()))
     learner.iterate()
     # the first step sees KL 0 (or a rounding error), the next one at most sees that it moved
     actor, critic = learner._engine.state()["steps"].tolist()
@@ -186,7 +193,7 @@ def test_env_steps_are_counted_once():
 
 
 def test_the_normalisation_is_that_of_all_it_has_seen_and_changes_between_iterations_only():
-    learner = replace(PPO, critic_warmup=0).build(setup(None, GAUSSIAN))
+    learner = replace(PPO, critic_warmup_env_steps=0).build(setup(None, GAUSSIAN))
     seen = []
     for _ in range(3):
         before = learner.policy.transforms
@@ -214,7 +221,7 @@ def test_a_clone_keeps_its_own_normalisation():
 @pytest.mark.parametrize(("engine", "iterations"), [("eager", 4), ("compiled", 3)])
 def test_the_ratio_stays_one_at_the_start_of_every_iteration_while_the_normalisation_moves(engine, iterations):
     """The loss encodes raw observations: compiled, too, it must see the constants that the policy acted with."""
-    cfg = replace(PPO, critic_warmup=0, lr=3e-3, normalize_reward=True, engine=engine, minibatch=128)
+    cfg = replace(PPO, critic_warmup_env_steps=0, lr=3e-3, normalize_reward=True, engine=engine, minibatch=128)
     learner = cfg.build(setup(None, replace(GAUSSIAN, horizon=1)))
     for _ in range(iterations):
         before = learner.policy.transforms
@@ -225,7 +232,7 @@ def test_the_ratio_stays_one_at_the_start_of_every_iteration_while_the_normalisa
 
 
 def test_an_adaptive_learning_rate_falls_when_the_policy_moves_too_far_and_rises_when_it_hardly_does():
-    fast = replace(PPO, critic_warmup=0, lr_schedule="adaptive", target_kl=None, lr=1e-2, desired_kl=1e-6)
+    fast = replace(PPO, critic_warmup_env_steps=0, lr_schedule="adaptive", target_kl=None, lr=1e-2, desired_kl=1e-6)
     slow = replace(fast, lr=1e-5, desired_kl=10.0)
     assert fast.build(setup(gaussian())).iterate()["lr"] < 1e-2
     assert slow.build(setup(gaussian())).iterate()["lr"] > 1e-5
@@ -304,7 +311,7 @@ class Seen(Walk):
 def test_it_learns_from_pictures_of_ten_layers_in_parts():
     """Bytes stay bytes up to the encoder, which normalises them; the encoder learns, vectors are normalised beside."""
     policy = replace(BETA, horizon=1, image_channels=(4, 8), image_features=6, image_norm="layer")
-    cfg = replace(PPO, critic_warmup=0, microbatch=16)
+    cfg = replace(PPO, critic_warmup_env_steps=0, microbatch=16)
 
     def build():
         return cfg.build(setup(None, policy)._replace(make_sim=lambda: Seen(32)))
@@ -337,7 +344,7 @@ def test_it_goes_on_identically_from_a_saved_state(policy):
 
 @pytest.mark.parametrize("policy", [GAUSSIAN, BETA])
 def test_it_learns(policy):
-    learner = replace(PPO, lr=3e-3, critic_lr=3e-3, epochs=5, critic_warmup=1).build(setup(None, policy))
+    learner = replace(PPO, lr=3e-3, critic_lr=3e-3, epochs=5, critic_warmup_env_steps=1).build(setup(None, policy))
     before = evaluate(learner.policy, Walk(16), episodes=60).returns.mean()
     for _ in range(12):
         learner.iterate()

@@ -45,7 +45,7 @@ def surrogate(learner, batch: OnPolicyBatch, clip_coef: float = 0.01):
 
 def test_the_ratio_is_one_before_the_first_update():
     """Per decision through the learner, and per element of the chain."""
-    learner = replace(REINFLOW, critic_warmup=0).build(setup(flow()))
+    learner = replace(REINFLOW, critic_warmup_env_steps=0).build(setup(flow()))
     batch = batch_of(learner)
     ctx = learner.policy.encode(batch.obs)
     found = chain_log_prob(learner.policy, ctx, noise_net(learner.loss.std), batch.record["chain"])
@@ -54,7 +54,7 @@ def test_the_ratio_is_one_before_the_first_update():
 
 
 def test_only_decisions_begun_before_an_update_have_another_ratio():
-    learner = replace(REINFLOW, critic_warmup=0, num_steps=5).build(setup(flow()))
+    learner = replace(REINFLOW, critic_warmup_env_steps=0, num_steps=5).build(setup(flow()))
     for iteration in range(3):
         carried = learner._collector.state()["pending_envs"].tolist()
         rollout = learner._collector.collect(learner._decide, 5)
@@ -69,7 +69,7 @@ def test_only_decisions_begun_before_an_update_have_another_ratio():
 
 def test_an_iteration_is_what_plain_torch_would_do():
     """The engine against autograd, two Adams and torch's own clipping, written out, over one iteration."""
-    cfg = replace(REINFLOW, critic_warmup=0, entropy_coef=0.01)
+    cfg = replace(REINFLOW, critic_warmup_env_steps=0, entropy_coef=0.01)
     learner = cfg.build(setup(flow()))
     plain = copy.deepcopy(learner.loss)
     actor = torch.optim.Adam(plain.actor.parameters(), lr=cfg.lr)
@@ -179,7 +179,7 @@ def test_noise_is_off_at_deployment():
 
 
 def test_critic_warm_up_leaves_policy_and_noise_alone():
-    learner = replace(REINFLOW, critic_warmup=2).build(setup(flow()))
+    learner = replace(REINFLOW, critic_warmup_env_steps=2 * 16 * 32).build(setup(flow()))
     before, critic = snapshot(learner.loss.actor.state_dict()), snapshot(learner.loss.critic.state_dict())
     learner.iterate()
     assert learner.iterate()["actor_updates"] == 0
@@ -191,7 +191,7 @@ def test_critic_warm_up_leaves_policy_and_noise_alone():
 
 
 def test_ema_weights_lag_behind_and_are_what_is_evaluated():
-    learner = replace(REINFLOW, critic_warmup=0, ema=0.9).build(setup(flow()))
+    learner = replace(REINFLOW, critic_warmup_env_steps=0, ema=0.9).build(setup(flow()))
     start = snapshot(learner.policy.state_dict())
     learner.iterate()
     model, policy = learner.loss.policy.state_dict(), learner.policy.state_dict()
@@ -256,7 +256,7 @@ def test_the_noise_falls_with_its_bound():
 def test_a_learning_rate_falls_along_a_line_and_a_kl_limit_ends_the_epochs():
     learner = replace(REINFLOW, lr_end=0.0, lr=4e-4).build(setup(flow()))
     assert [learner.iterate()["lr"] for _ in range(4)] == pytest.approx([4e-4, 3e-4, 2e-4, 1e-4])
-    limited = replace(REINFLOW, critic_warmup=0, target_kl=1e-12, epochs=4).build(setup(flow()))
+    limited = replace(REINFLOW, critic_warmup_env_steps=0, target_kl=1e-12, epochs=4).build(setup(flow()))
     limited.iterate()
     actor, critic = limited.state()["engine"]["steps"].tolist()
     assert actor <= 2
@@ -267,7 +267,7 @@ def test_the_critic_learns_the_same_whether_or_not_the_actor_was_stopped():
     """Where the limit stops the actor, later epochs are of the critic's phase: cheaper, with the same numbers."""
     critics = []
     for limit in (None, 1e-12):
-        learner = replace(REINFLOW, critic_warmup=0, target_kl=limit, epochs=4).build(setup(flow()))
+        learner = replace(REINFLOW, critic_warmup_env_steps=0, target_kl=limit, epochs=4).build(setup(flow()))
         learner.iterate()
         critics.append(list(learner.loss.critic.parameters()))
     assert same(*critics)
@@ -277,7 +277,7 @@ def test_the_critic_learns_the_same_whether_or_not_the_actor_was_stopped():
 def test_any_number_of_steps_down_to_one(steps, kind):
     cfg = {"flow": FLOW, "shortcut": SHORTCUT}[kind]
     torch.manual_seed(0)
-    learner = replace(REINFLOW, critic_warmup=0).build(
+    learner = replace(REINFLOW, critic_warmup_env_steps=0).build(
         setup(replace(cfg, denoising_steps=steps).build(SPECS, ACTION, TRANSFORMS))
     )
     before = snapshot(learner.policy.state_dict())
@@ -286,7 +286,7 @@ def test_any_number_of_steps_down_to_one(steps, kind):
 
 
 def test_nan_in_the_weights_stops_with_the_iteration_and_the_field():
-    learner = replace(REINFLOW, critic_warmup=0).build(setup(flow()))
+    learner = replace(REINFLOW, critic_warmup_env_steps=0).build(setup(flow()))
     learner.iterate()
     with torch.no_grad():
         learner.loss.critic.net.net.layers[0].weight[0, 0] = math.nan

@@ -24,7 +24,13 @@ from tests.algos.test_opd import saved
 from tests.training.test_resume import StopAt, assert_same_end
 
 CFG = VlaRlCfg(
-    env_steps=8 * 8 * 3, num_steps=8, minibatch=16, critic_warmup=1, critic_hidden=(32,), lr=1e-3, critic_lr=3e-3
+    env_steps=8 * 8 * 3,
+    num_steps=8,
+    minibatch=16,
+    critic_warmup_env_steps=1,
+    critic_hidden=(32,),
+    lr=1e-3,
+    critic_lr=3e-3,
 )
 
 
@@ -90,7 +96,7 @@ def test_the_critic_sees_what_the_sim_alone_knows(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("warmup", [0, 3])
 def test_the_first_steps_of_the_policy_are_short(warmup: int) -> None:
-    made = learner(replace(CFG, critic_warmup=0, epochs=1, minibatch=64, lr=1e-3, warmup=warmup))
+    made = learner(replace(CFG, critic_warmup_env_steps=0, epochs=1, minibatch=64, lr=1e-3, warmup=warmup))
     before = {key: value.clone() for key, value in made.policy.named_parameters()}
     made.iterate()
     longest = max(float((x.detach() - before[key]).abs().max()) for key, x in made.policy.named_parameters())
@@ -113,7 +119,7 @@ def test_advantages_keep_their_size_unless_asked(monkeypatch: pytest.MonkeyPatch
 
 def test_it_learns_what_is_rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reward for decisions whose first element leans to the high bins: from half of them to most."""
-    cfg = replace(CFG, env_steps=8 * 8 * 40, critic_warmup=2, lr=3e-3, minibatch=32, gamma=0.5)
+    cfg = replace(CFG, env_steps=8 * 8 * 40, critic_warmup_env_steps=2 * 8 * 8, lr=3e-3, minibatch=32, gamma=0.5)
     made = learner(cfg)
     collect, rates = made._collector.collect, list[float]()
 
@@ -155,7 +161,11 @@ def test_a_stopped_run_ends_the_same(tmp_path: Path) -> None:
             "policy Linear lacks HasTokens",
         ),
         (lambda: learner(replace(CFG, value_clip=0.0)), ConfigError, r"algo\.value_clip is 0\.0"),
-        (lambda: learner(replace(CFG, critic_warmup=-1)), ConfigError, r"algo\.critic_warmup is -1"),
+        (
+            lambda: learner(replace(CFG, critic_warmup_env_steps=-1)),
+            ConfigError,
+            r"algo\.critic_warmup_env_steps is -1",
+        ),
         (lambda: learner(replace(CFG, num_steps=1)), ConfigError, r"algo\.num_steps is 1"),
     ],
 )

@@ -74,7 +74,7 @@ def token_policy() -> Any:
 
 
 def on_policy(name: str, cfg: Any, make_policy: Any, policy_cfg: Any = None) -> Callable[[Data], AlgorithmCase]:
-    return lambda data: AlgorithmCase(name, cfg, lambda: Walk(32), policy_cfg, make_policy, None, cfg.critic_warmup)
+    return lambda data: AlgorithmCase(name, cfg, lambda: Walk(32), policy_cfg, make_policy, None, 1)
 
 
 def walking(name: str, cfg: Any, **parts: Any) -> Callable[[Data], AlgorithmCase]:
@@ -149,7 +149,7 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     ),
     "sac": walking("sac", off.SAC, policy_cfg=off.POLICY, idle=3),
     "td3-bc": offline("td3-bc", off.TD3_BC, off.POLICY),
-    "vla-rl": on_table("vla-rl", VlaRlCfg(**SMALL_VLA, critic_warmup=1, critic_lr=3e-3), token_policy, 1),
+    "vla-rl": on_table("vla-rl", VlaRlCfg(**SMALL_VLA, critic_warmup_env_steps=1, critic_lr=3e-3), token_policy, 1),
 }
 
 

@@ -105,7 +105,9 @@ def updates(world: DistributedContext, mode: EngineMode, microbatch: int | None 
 
 def learner(world: DistributedContext, **fields: Any) -> PpoLearner:
     """PPO on 16 walks in each process, with chunks, so that the numbers of decisions differ."""
-    cfg = replace(PPO, env_steps=2 * 16 * 16 * 3, critic_warmup=0, normalize_reward=True, minibatch=32, **fields)
+    cfg = replace(
+        PPO, env_steps=2 * 16 * 16 * 3, critic_warmup_env_steps=0, normalize_reward=True, minibatch=32, **fields
+    )
     seed = world.seed(0)
     policy = replace(BETA, horizon=3) if fields.get("value_clip") else replace(GAUSSIAN, horizon=3)
     return PpoLearner(cfg, Setup(partial(Walk, 16, seed), policy, None, None, seed, world=world))
@@ -186,7 +188,7 @@ def made_of(name: str, world: DistributedContext, data: Path, fsdp: bool = False
     policy = grpo.policy_on(grpo.tabletop(1))
     told = Setup(partial(grpo.tabletop, 8), None, policy, None, seed, world=world, fsdp=fsdp)
     if name == "vla-rl":
-        return replace(vla_rl.CFG, env_steps=2 * 8 * 8 * 2, critic_warmup=0).build(told)
+        return replace(vla_rl.CFG, env_steps=2 * 8 * 8 * 2, critic_warmup_env_steps=0).build(told)
     assert name == "opd"
     return OpdCfg(teacher=str(data.parent / "teacher"), iterations=2, minibatch=16).build(told)
 

@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
     "num_steps": 16,
     "epochs": 2,
     "minibatch": 64,
-    "critic_warmup": 1,
+    "critic_warmup_env_steps": 1,
     "critic_hidden": (64, 64),
     "engine": "eager",
 }

@@ -24,7 +24,7 @@ from tests.kits.learner_kit import ACTION, DIFFUSION, FLOW, SHORTCUT, SMALL, SPE
 from tests.kits.walk_sim import Walk
 from tests.training.test_resume import make_clone
 
-SETTINGS = {**SMALL, "num_steps": 8, "epochs": 1, "minibatch": 32, "critic_warmup": 0}
+SETTINGS = {**SMALL, "num_steps": 8, "epochs": 1, "minibatch": 32, "critic_warmup_env_steps": 0}
 METHODS = {
     "reinflow": ReinFlowCfg(**SETTINGS, entropy_coef=0.01),
     "flow-noise": FlowNoiseCfg(**SETTINGS),
@@ -146,7 +146,7 @@ def test_the_critic_does_not_teach_the_encoder():
     torch.manual_seed(0)
     cfg = replace(FLOW, image_channels=(4,), image_features=6)
     policy = cfg.build({**SPECS, "camera": PICTURE}, ACTION, TRANSFORMS)
-    method = replace(METHODS["reinflow"], critic_warmup=1)
+    method = replace(METHODS["reinflow"], critic_warmup_env_steps=1)
     learner = method.build(setup(policy)._replace(make_sim=lambda: Seen(16)))
     before = [p.detach().clone() for p in policy.parameters()]
     learner.iterate()
@@ -206,7 +206,7 @@ def test_a_loss_that_diverges_ends_the_command_and_the_last_checkpoint_stays(tmp
     run = tmp_path / "run"
     words = ["train", "peg-insert-reinflow", "--init-from", str(tmp_path / "clone"), "--run-dir", str(run)]
     words += ["--sim.num-envs", "4", "--algo.num-steps", "8", "--algo.minibatch", "4", "--algo.env-steps", "96"]
-    words += ["--algo.critic-warmup", "1", "--algo.lr", "1e30", "--checkpoint-every-env-steps", "32"]
+    words += ["--algo.critic-warmup-env-steps", "1", "--algo.lr", "1e30", "--checkpoint-every-env-steps", "32"]
     words += ["--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.every", "0"]
     assert main(words) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]

@@ -35,7 +35,7 @@ from robotrl.training import train
 ELSEWHERE = LoraCfg(rank=4, targets=("language_model",))
 """Adapters that leave the eyes as they are."""
 CHAIN: dict[str, Any] = {
-    "env_steps": 64, "num_steps": 8, "epochs": 2, "minibatch": 4, "critic_warmup": 0, "engine": "eager"
+    "env_steps": 64, "num_steps": 8, "epochs": 2, "minibatch": 4, "critic_warmup_env_steps": 0, "engine": "eager"
 }  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def demonstrations(path: Path) -> Path:
 def learner(name: str, what: Cache, path: Path) -> Any:
     if name in ("grpo", "vla-rl"):
         wide = replace(grpo.CFG, keep_low=0.0, keep_high=1.0, epochs=2, lr=1e-3)
-        cfg: Any = wide if name == "grpo" else replace(vla_rl.CFG, critic_warmup=0, epochs=2)
+        cfg: Any = wide if name == "grpo" else replace(vla_rl.CFG, critic_warmup_env_steps=0, epochs=2)
         return cfg.build(Setup(grpo.tabletop, None, token(), None, seed=0, cache=what))
     policy = MAKE["pi0" if name == "flow-sde" else "smolvla"]()
     if name == "flow-grpo":

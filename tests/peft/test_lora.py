@@ -261,7 +261,7 @@ def learners(tmp_path: Path) -> dict[str, Callable[[], Any]]:
         return cfg.build(kit.setup(policy, dataset=kit.write_walks(tmp_path / "walks")))
 
     chain: dict[str, Any] = {
-        "env_steps": 64, "num_steps": 8, "epochs": 1, "minibatch": 4, "critic_warmup": 0, "engine": "eager"
+        "env_steps": 64, "num_steps": 8, "epochs": 1, "minibatch": 4, "critic_warmup_env_steps": 0, "engine": "eager"
     }  # fmt: skip
     better = adapted("parallel")
     disturb(better)
@@ -270,7 +270,7 @@ def learners(tmp_path: Path) -> dict[str, Callable[[], Any]]:
         "cloning": walk,
         "grpo": lambda: tabletop(replace(grpo.CFG, keep_low=0.0, keep_high=1.0, lr=1e-3), "parallel"),
         "srpo": lambda: tabletop(replace(grpo.CFG, progress="sight", keep_low=0.0, keep_high=1.0), "parallel"),
-        "vla-rl": lambda: tabletop(replace(vla_rl.CFG, critic_warmup=0), "parallel"),
+        "vla-rl": lambda: tabletop(replace(vla_rl.CFG, critic_warmup_env_steps=0), "parallel"),
         "opd": lambda: tabletop(OpdCfg(teacher=str(teacher), iterations=1, minibatch=16), "parallel"),
         "reinflow": lambda: tabletop(ReinFlowCfg(**chain, ema=0.9), "smolvla"),
         "flow-sde": lambda: tabletop(FlowSdeCfg(**chain), "pi0"),

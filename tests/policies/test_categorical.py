@@ -174,7 +174,7 @@ def choosing(policy_cfg: Any = None, num_envs: int = 32) -> Setup:
 
 
 def test_ppo_learns_to_choose_and_its_first_ratio_is_one():
-    cfg = replace(kit.PPO, env_steps=12 * 32 * 16, critic_warmup=0, lr=3e-3, target_kl=None)
+    cfg = replace(kit.PPO, env_steps=12 * 32 * 16, critic_warmup_env_steps=0, lr=3e-3, target_kl=None)
     learner = cfg.build(choosing())
     rows = [learner.iterate() for _ in range(learner.iterations)]
     assert rows[0]["ratio_error"] < 1e-6
@@ -186,7 +186,7 @@ def test_ppo_learns_to_choose_and_its_first_ratio_is_one():
 
 
 def test_ppo_goes_on_exactly_where_it_stopped():
-    cfg = replace(kit.PPO, critic_warmup=0)
+    cfg = replace(kit.PPO, critic_warmup_env_steps=0)
     whole, first = cfg.build(choosing()), cfg.build(choosing())
     for _ in range(4):
         whole.iterate()

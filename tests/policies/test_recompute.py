@@ -115,11 +115,11 @@ def rows_of(made: Any) -> dict[str, Tensor]:
 def made(name: str, tmp_path: Path, again: bool, **changes: Any) -> Any:
     """A learner of a method, its policy adapted and, if told so, recomputed."""
     chain: dict[str, Any] = {
-        "env_steps": 64, "num_steps": 8, "epochs": 1, "minibatch": 8, "critic_warmup": 0, "engine": "eager"
+        "env_steps": 64, "num_steps": 8, "epochs": 1, "minibatch": 8, "critic_warmup_env_steps": 0, "engine": "eager"
     }  # fmt: skip
     cfgs: dict[str, Any] = {
         "grpo": replace(grpo.CFG, keep_low=0.0, keep_high=1.0, warmup=0),
-        "vla-rl": replace(vla_rl.CFG, critic_warmup=0, warmup=0),
+        "vla-rl": replace(vla_rl.CFG, critic_warmup_env_steps=0, warmup=0),
         "opd": OpdCfg(iterations=1, minibatch=16),
         "reinflow": ReinFlowCfg(**chain),
         "cloning": BcCfg(updates=10, updates_per_iteration=5, batch=16),

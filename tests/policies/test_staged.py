@@ -85,7 +85,7 @@ def test_a_run_of_dppo_on_the_last_steps_is_trained_stored_and_exported(tmp_path
     clone = DiffusionCfg(hidden=(16,)).build(sim.observation_spec, action, TransformGroup((), outputs))
     with Run.create(tmp_path / "clone", {}, seed=0, command=[]) as run:
         run.save({"policy": policy_tree(clone)}, step=0)
-    algo = DppoCfg(env_steps=64, num_steps=8, minibatch=4, critic_warmup=0, tuned_steps=2, engine="eager")
+    algo = DppoCfg(env_steps=64, num_steps=8, minibatch=4, critic_warmup_env_steps=0, tuned_steps=2, engine="eager")
     cfg = TrainCfg(
         SimCfg("mujoco/peg-insert", 4),
         algo,

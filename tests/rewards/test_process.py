@@ -533,7 +533,13 @@ def test_settings_of_the_term_are_refused(trained: ProcessReward, options: dict[
 # VLA-RL
 
 ALGO = VlaRlCfg(
-    env_steps=8 * 8 * 3, num_steps=8, minibatch=16, critic_warmup=1, critic_hidden=(32,), lr=1e-3, critic_lr=3e-3
+    env_steps=8 * 8 * 3,
+    num_steps=8,
+    minibatch=16,
+    critic_warmup_env_steps=1,
+    critic_hidden=(32,),
+    lr=1e-3,
+    critic_lr=3e-3,
 )
 
 
@@ -671,7 +677,7 @@ def test_from_demonstrations_to_a_run(tmp_path: Path, capsys: pytest.CaptureFixt
 
     sim = ["--sim.num-envs", "4", "--sim.image", "flat_near", "--sim.image-size", "32"]
     sim += ["--sim.families", "point", "--sim.limit-s", "1.0"]
-    algo = ["--algo.env-steps", "64", "--algo.num-steps", "8", "--algo.critic-warmup", "1"]
+    algo = ["--algo.env-steps", "64", "--algo.num-steps", "8", "--algo.critic-warmup-env-steps", "1"]
     few = ["--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.animation", "0"]
     start = ["--init-from", saved(tmp_path / "clone", policy_on(tabletop(1)))]
     given = ["--algo.process-reward", str(out), "--algo.process-scale", "0.3", "--run-dir", str(tmp_path / "run")]

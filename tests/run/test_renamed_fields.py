@@ -79,3 +79,51 @@ def test_an_old_flag_is_answered_with_the_new_one(capsys, tmp_path, monkeypatch)
         assert main(["train", "gym-ppo", "--sim", "gym/CartPole-v1", typed, "1"]) == 2
         assert f"unknown option {typed}: it is now {now};" in capsys.readouterr().err
     assert renamed_field("algo.gamma") is None
+
+
+CRITIC_ALONE = {
+    "drive-ppo": 0,
+    "drive-ppo-raster": 0,
+    "gym-ppo": 0,
+    "halfcheetah-ppo": 0,
+    "hopper-ppo": 0,
+    "peg-insert-dppo": 2,
+    "peg-insert-flow-noise": 2,
+    "peg-insert-flow-sde": 2,
+    "peg-insert-ppo": 2,
+    "peg-insert-reinflow": 2,
+    "pi-rl": 2,
+    "pi-rl-noise": 2,
+    "push-ppo": 2,
+    "quadruped-velocity-ppo": 0,
+    "reach-ppo": 2,
+    "tabletop-flow-sde": 2,
+    "tabletop-reinflow": 2,
+    "tabletop-vla-rl": 5,
+    "vla-rl": 5,
+}
+"""Iterations that train the critic alone, as presets stated them before they counted env steps."""
+
+
+def test_presets_warm_their_critic_up_for_as_many_iterations_as_before():
+    found = {}
+    for name in PRESETS.names():
+        cfg = PRESETS.load(name)()
+        data = json.loads(json.dumps(to_json(cfg)))
+        if (steps := data["algo"].get("critic_warmup_env_steps")) is None:
+            continue
+        length = cfg.algo.num_steps * cfg.sim.num_envs
+        assert steps % length == 0
+        found[name] = steps // length
+        # revision 4 stated the iterations
+        before = {key: value for key, value in data["algo"].items() if key != "critic_warmup_env_steps"}
+        stored = {**data, "algo": {**before, "critic_warmup": found[name]}, "revision": 4}
+        assert brought_up(stored) == data
+    assert found == {name: count for name, count in CRITIC_ALONE.items() if name in PRESETS.names()}
+
+
+def test_a_flag_that_counted_iterations_is_answered_with_the_one_that_counts_env_steps(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "gym-ppo", "--sim", "gym/CartPole-v1", "--algo.critic-warmup", "1"]) == 2
+    wanted = "unknown option --algo.critic-warmup: it is now --algo.critic-warmup-env-steps, in env steps"
+    assert wanted in capsys.readouterr().err

@@ -84,7 +84,8 @@ def test_presets_count_env_steps_where_their_budget_does():
     for name in PRESETS.names():
         cfg = PRESETS.load(name)()
         counted = cfg.evaluation.every_env_steps is not None
-        assert counted == (name in FORMER), name
+        # offline presets count env steps in the online part that they may be given
+        assert counted == (name in FORMER or name in ("peg-insert-iql", "peg-insert-fql")), name
         assert counted == (cfg.checkpoint_every_env_steps is not None), name
     with pytest.raises(ConfigError, match="BcCfg counts no env steps"):
         in_env_steps(PRESETS.load("reach-bc-flow")())
@@ -118,8 +119,38 @@ def test_schedules_that_cannot_be(preset, changes, message):
 def test_a_composed_config_counts_env_steps_where_its_budget_does():
     ppo, cloned, offline = (compose("mujoco/reach", name) for name in ("ppo", "bc", "iql"))
     assert ppo.evaluation.every_env_steps == 10 * ppo.algo.num_steps * ppo.sim.num_envs
-    for cfg in (cloned, offline):
-        assert (cfg.evaluation.every_env_steps, cfg.checkpoint_every_env_steps) == (None, None)
+    assert (cloned.evaluation.every_env_steps, cloned.checkpoint_every_env_steps) == (None, None)
+    # offline in iterations of updates, then in env steps
+    assert (offline.evaluation.every, offline.evaluation.every_env_steps) == (10, 10 * 8 * 64)
+    check(offline)
+    check(replace(offline, algo=replace(offline.algo, env_steps=1000)))
+
+
+def test_an_offline_part_is_scheduled_by_iterations_and_an_online_part_by_env_steps():
+    """Two offline iterations of updates, then iterations of 128 env steps; every 2 iterations and every 256 steps."""
+    offline = [Progress(i, 0, 0) for i in (1, 2, 3, 4)]
+    assert [is_marked(at, 2, 256) for at in offline] == [False, True, False, True]
+    online = [Progress(4 + i, 128 * (i - 1), 128 * i) for i in (1, 2, 3, 4)]
+    assert [is_marked(at, 2, 256) for at in online] == [False, True, False, True]
+    # twice the envs: the same env steps, half the iterations
+    assert [is_marked(Progress(4 + i, 256 * (i - 1), 256 * i), 2, 256) for i in (1, 2)] == [True, True]
+    assert not any(is_marked(at, 0, 256) for at in [*offline, *online])
+    # without a number of iterations an iteration that takes no env steps reaches no mark
+    assert not any(is_marked(at, None, 256) for at in offline)
+
+
+@pytest.mark.parametrize("name", ["peg-insert-iql", "peg-insert-fql"])
+def test_offline_presets_that_go_on_online_follow_the_iterations_of_before_at_their_envs(name):
+    cfg = PRESETS.load(name)()
+    length = cfg.algo.num_steps * cfg.sim.num_envs
+    assert cfg.evaluation.every_env_steps == cfg.evaluation.every * length
+    for other in ("ppo", "bc", "fql"):
+        check(with_algo(cfg, algorithm_cfg(other)))
+    ppo = with_algo(cfg, algorithm_cfg("ppo")).evaluation
+    assert (ppo.every, ppo.every_env_steps) == (None, cfg.evaluation.every_env_steps)
+    back = with_algo(with_algo(cfg, algorithm_cfg("ppo")), algorithm_cfg("iql"))
+    assert (back.evaluation.every, back.evaluation.every_env_steps) == (10, cfg.evaluation.every_env_steps)
+    check(back)
 
 
 def test_another_algorithm_is_scheduled_by_what_it_counts():

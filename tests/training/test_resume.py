@@ -54,7 +54,7 @@ def reinflow_config(clone: Path) -> TrainCfg[Any, Any]:
         num_steps=10,
         epochs=2,
         minibatch=6,
-        critic_warmup=1,
+        critic_warmup_env_steps=1,
         ema=0.9,
         entropy_coef=0.01,
         engine="eager",
@@ -63,7 +63,7 @@ def reinflow_config(clone: Path) -> TrainCfg[Any, Any]:
 
 
 def ppo_config() -> TrainCfg[Any, Any]:
-    algo = PpoCfg(env_steps=4 * 10 * 60, num_steps=10, epochs=2, minibatch=6, critic_warmup=0, engine="eager")
+    algo = PpoCfg(env_steps=4 * 10 * 60, num_steps=10, epochs=2, minibatch=6, critic_warmup_env_steps=0, engine="eager")
     policy = GaussianCfg(hidden=(16,))
     return TrainCfg(peg(4), algo, policy, evaluation=EvalCfg(25, 6, 4, 0), checkpoint_every=50)
 
@@ -202,7 +202,7 @@ def test_behaviour_cloning_stopped_ends_the_same(tmp_path, policy):
 
 def test_ppo_stopped_at_every_iteration_ends_the_same(tmp_path):
     """From scratch, where the normalisation was measured; with a streak of good evaluations under way."""
-    algo = replace(kit.PPO, env_steps=16 * 16 * 5, critic_warmup=1)
+    algo = replace(kit.PPO, env_steps=16 * 16 * 5, critic_warmup_env_steps=1)
     cfg = TrainCfg(SimCfg("test/walk", 16), algo, kit.GAUSSIAN, evaluation=EvalCfg(1, 6, 4, 0), stop_at_success=0.999)
     train(cfg, tmp_path / "whole")
     train(cfg, tmp_path / "cut", [StopAt(1)])

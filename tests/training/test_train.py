@@ -100,7 +100,15 @@ def test_a_gaussian_policy_is_cloned(tmp_path, demos):
 
 
 def test_reinflow_fine_tunes_the_clone(tmp_path, clone):
-    arguments = ["--init-from", str(clone), "--evaluation.every-env-steps", "64", "--algo.critic-warmup", "1", *TINY_RL]
+    arguments = [
+        "--init-from",
+        str(clone),
+        "--evaluation.every-env-steps",
+        "64",
+        "--algo.critic-warmup-env-steps",
+        "1",
+        *TINY_RL,
+    ]
     assert main(["train", "peg-insert-reinflow", "--run-dir", str(tmp_path / "r"), *arguments]) == 0
     scalars = check_run(tmp_path / "r", [2, 4], 4)
     assert [line["env_steps"] for line in scalars] == [32, 64, 96, 128]
@@ -112,7 +120,15 @@ def test_reinflow_fine_tunes_the_clone(tmp_path, clone):
 
 
 def test_ppo_trains_from_scratch_and_from_a_clone(tmp_path):
-    arguments = ["--evaluation.every-env-steps", "64", "--algo.critic-warmup", "0", "--algo.engine", "eager", *TINY_RL]
+    arguments = [
+        "--evaluation.every-env-steps",
+        "64",
+        "--algo.critic-warmup-env-steps",
+        "0",
+        "--algo.engine",
+        "eager",
+        *TINY_RL,
+    ]
     assert main(["train", "peg-insert-ppo", "--run-dir", str(tmp_path / "a"), *arguments]) == 0
     scalars = check_run(tmp_path / "a", [2, 4], 4)
     assert scalars[0]["ratio_error"] <= 1e-5
@@ -260,13 +276,13 @@ def test_nan_from_the_sim_stops_the_run_and_the_last_checkpoint_is_intact(tmp_pa
 
 
 def test_an_absurd_learning_rate_stops_the_run_and_the_last_checkpoint_is_intact(tmp_path):
-    cfg = walk_config(algo=replace(kit.PPO, env_steps=16 * 16 * 6, critic_lr=1e30, critic_warmup=3))
+    cfg = walk_config(algo=replace(kit.PPO, env_steps=16 * 16 * 6, critic_lr=1e30, critic_warmup_env_steps=3 * 16 * 16))
     with pytest.raises(
         NumericsError, match=r"iteration 1, minibatch \d+: (loss|grad_norm/critic\.) is (inf|nan) .*: expected finite"
     ):
         train(cfg, tmp_path / "r")
     assert not (tmp_path / "r").exists()
-    cfg = walk_config(algo=replace(kit.PPO, env_steps=16 * 16 * 6, lr=1e30, critic_warmup=3))
+    cfg = walk_config(algo=replace(kit.PPO, env_steps=16 * 16 * 6, lr=1e30, critic_warmup_env_steps=3 * 16 * 16))
     with pytest.raises(
         NumericsError, match=r"iteration 4, minibatch \d+: (loss|grad_norm/policy\.) is (inf|nan) .*: expected"
     ):

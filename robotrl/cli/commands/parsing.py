@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from robotrl.errors import ConfigError, nearest, out_of_range
-from robotrl.spec.json_fields import LARGEST_INT, renamed_field
+from robotrl.spec.json_fields import LARGEST_INT, counted_iterations, renamed_field
 
 T = TypeVar("T")
 
@@ -115,8 +115,10 @@ def _unknown_options(tokens: list[str], sections: list[list[str]]) -> str:
 
 
 def _unknown(options: Sequence[str], known: Sequence[str]) -> str:
-    if new := renamed_field(options[0].lstrip("-").replace("-", "_")):
-        return f"unknown option {', '.join(options)}: it is now --{new.replace('_', '-')}"
+    field = options[0].lstrip("-").replace("-", "_")
+    if new := renamed_field(field):
+        unit = ", in env steps (an iteration: sim.num-envs times algo.num-steps)" if counted_iterations(field) else ""
+        return f"unknown option {', '.join(options)}: it is now --{new.replace('_', '-')}{unit}"
     close = nearest(options[0], [name for name in known if name not in (*options, "--help")])
     hint = f": did you mean {close}?" if close else ""
     return f"unknown option {', '.join(options)}{hint}"

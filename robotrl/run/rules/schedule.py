@@ -24,12 +24,14 @@ def is_marked(at: Progress, every: int | None, every_env_steps: int | None) -> b
 
     Args:
         at: the progress.
-        every: iterations between two marks; 0 marks none, whatever the env steps; None is `DEFAULT_EVERY`.
+        every: iterations between two marks; 0 marks none, whatever the env steps; None is `DEFAULT_EVERY`. Beside
+            `every_env_steps` it is for iterations that take no env steps, those of an offline part.
         every_env_steps: env steps between two marks, instead of iterations; 0 marks none; None counts iterations.
     """
     if every == 0:
         return False
-    if every_env_steps is not None:
+    offline = every is not None and at.env_steps == at.before
+    if every_env_steps is not None and not offline:
         return every_env_steps > 0 and at.env_steps // every_env_steps > at.before // every_env_steps
     every = DEFAULT_EVERY if every is None else every
     return at.iteration % every == 0

@@ -32,7 +32,7 @@ TRAIN_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "sim.num_envs": 32,
         "policy.horizon": 1,
-        "algo.critic_warmup": 0,
+        "algo.critic_warmup_env_steps": 0,
         "algo.normalize_reward": True,
         "evaluation.score": "return",
         "evaluation.episodes": 32,

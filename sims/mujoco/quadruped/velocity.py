@@ -35,7 +35,7 @@ class QuadrupedCfg(MujocoCfg):
         {
             "sim.num_envs": 512,
             "policy.horizon": 1,
-            "algo.critic_warmup": 0,
+            "algo.critic_warmup_env_steps": 0,
             "algo.num_steps": 24,
             "algo.minibatch": 3072,
             "evaluation.score": "return",

@@ -356,7 +356,7 @@ SETTINGS: dict[str, Any] = {
     "num_steps": 8,
     "epochs": 2,
     "minibatch": 16,
-    "critic_warmup": 0,
+    "critic_warmup_env_steps": 0,
     "critic_hidden": (16,),
     "engine": "eager",
 }
