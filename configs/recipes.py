@@ -62,7 +62,14 @@ def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     `--algo.keep-by reward` lets groups of failures teach, which the published code drops before it computes the reward.
     """
     algo = GrpoCfg(
-        groups=64, tries=64, minibatch=32 * DECISIONS, lr=5e-6, warmup=0, bf16=True, progress="sight", keep_by="success"
+        groups=64,
+        tries=64,
+        minibatch=32 * DECISIONS,
+        lr=5e-6,
+        warmup=0,
+        bf16=True,
+        progress="embedding",
+        keep_by="success",
     )
     return _published(algo, TokenVlaCfg(), "temperature=1.6")
 

@@ -79,7 +79,7 @@ def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
 def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """`grpo` with SRPO's progress reward for failures: for a policy that seldom succeeds."""
     base = grpo()
-    return replace(base, algo=replace(base.algo, progress="sight", keep_by="reward"))
+    return replace(base, algo=replace(base.algo, progress="embedding", keep_by="reward"))
 
 
 def srpo_places() -> TrainCfg[GrpoCfg, TokenVlaCfg]:

@@ -79,11 +79,11 @@ class ChainPolicy(SpecPolicy):
         return len(self.times) - 1
 
     @property
-    def reading_width(self) -> int:
-        """F, the width of `reading`."""
+    def text_features_width(self) -> int:
+        """F, the width of `text_features`."""
         return self.context_width
 
-    def reading(self, ctx: Tensor) -> Tensor:
+    def text_features(self, ctx: Tensor) -> Tensor:
         """Features (B, 1, F) at the front of the context; critics use them, too."""
         return ctx[:, None, : self.context_width]
 

@@ -179,7 +179,7 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     """Activation checkpointing of the pretrained policy: blocks keep only their inputs and are recomputed in the
     backward pass. Less memory, about a third more computation, the same gradients."""
     cache: Cache = "none"
-    """Feature cache for the frozen part of the pretrained policy: "sight" caches the image features of the vision
+    """Feature cache for the frozen part of the pretrained policy: "image-features" caches the output of the vision
     encoder, "context" all features from which actions are computed; they are computed once instead of in each epoch."""
     actor: ActorCfg = field(default_factory=ActorCfg)
     """Actor process that steps the sim."""

@@ -25,7 +25,7 @@ from robotrl.policies.vla.networks.init import begin
 from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
-from robotrl.policies.vla.roles import check_square, roles, sight_of
+from robotrl.policies.vla.roles import check_square, features_key, roles
 from robotrl.spec import Cache, Spec
 from robotrl.transforms import TransformGroup
 
@@ -57,17 +57,19 @@ class FlowNet(Protocol):
         """The vision-language model, without the expert."""
         ...
 
-    def sight(self, pictures: Tensor) -> Tensor:
+    def encode_images(self, pictures: Tensor) -> Tensor:
         """Image features: tokens (B, P, D) of a camera's images (B, S, S, 3), uint8."""
         ...
 
-    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> SplitContext:
+    def encode_context(
+        self, shown: Sequence[Tensor | None], ids: Tensor, token_mask: Tensor, state: Tensor
+    ) -> SplitContext:
         """Context that the expert attends to at each denoising step.
 
         Args:
-            shown: (B, P, D) image tokens of each camera in the network's order, from `sight`; None for a missing one.
+            shown: (B, P, D) image tokens of each camera in the network's order, from `encode_images`; None: missing.
             ids: (B, L) token ids of the prompts.
-            there: (B, L) bool, False for padding.
+            token_mask: (B, L) bool, False for padding.
             state: (B, S) measured state, normalised and padded.
         """
         ...
@@ -76,7 +78,7 @@ class FlowNet(Protocol):
         """dx/dt (B, H, A) from noise to action at x (B, H, A) and times t (B,)."""
         ...
 
-    def moving(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
+    def expert_states(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """The expert's last hidden states (B, H, E), of which `velocity` is a linear map."""
         ...
 
@@ -105,10 +107,10 @@ class FlowVla(ChainPolicy):
         super().__init__(observation_spec, action_spec, transforms, cfg)
         if cfg.trained not in TRAINED:
             raise unknown("policy.trained", str(cfg.trained), TRAINED)
-        self.seen = roles(self.observation_spec, cfg.cameras)
+        self.roles = roles(self.observation_spec, cfg.cameras)
         """Keys of the images, the instruction and the measured vectors."""
-        self.words: tuple[str, ...] = observation_spec[self.seen.words].words
-        self.state_width: int = flat_width({key: observation_spec[key] for key in self.seen.vectors})
+        self.words: tuple[str, ...] = observation_spec[self.roles.words].words
+        self.state_width: int = flat_width({key: observation_spec[key] for key in self.roles.vectors})
 
     @abstractmethod
     def padded(self) -> tuple[int, int]:
@@ -141,45 +143,45 @@ class FlowVla(ChainPolicy):
         """
         if CONTEXT in obs:
             return obs[CONTEXT]
-        seen, normalised = self.seen, self._inputs(obs)
+        roles, normalised = self.roles, self._inputs(obs)
         dtype = next(self.net.parameters()).dtype
-        state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1).to(dtype)
+        state = torch.cat([normalised[key].flatten(1) for key in roles.vectors], dim=1).to(dtype)
         if state.shape[1] != self.state_width:
             raise ConfigError(
-                f"observations {', '.join(seen.vectors)} have {state.shape[1]} numbers: expected {self.state_width}"
+                f"observations {', '.join(roles.vectors)} have {state.shape[1]} numbers: expected {self.state_width}"
             )
         # pad with zeros to the network's width; the constructor checks that the state is not wider
         state = nn.functional.pad(state, (0, self.padded()[0] - self.state_width))
-        ids, there = self.prompt(obs[seen.words])
-        shown = [self._shown(obs, key) if key else None for key in seen.pictures]
-        return pack(self.net.see(shown, ids, there, state))
+        ids, token_mask = self.prompt(obs[roles.words])
+        shown = [self._shown(obs, key) if key else None for key in roles.pictures]
+        return pack(self.net.encode_context(shown, ids, token_mask, state))
 
     def _shown(self, obs: dict[str, Tensor], picture: str) -> Tensor:
         """Image tokens of a camera, from the feature cache if present."""
-        kept = sight_of(picture)
-        return obs[kept] if kept in obs else self.net.sight(self.look(obs[picture]))
+        kept = features_key(picture)
+        return obs[kept] if kept in obs else self.net.encode_images(self.resize(obs[picture]))
 
     def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
-        """Replace images by their features ("sight"), or the observation by its context ("context"); see `HasCache`."""
+        """Replace images by their features, or the observation by its context; see `HasCache`."""
         if what == "context":
             rest = {key: x for key, x in obs.items() if key not in self.observation_spec}
             return {**rest, CONTEXT: self.encode(obs)}
-        cameras = [key for key in self.seen.pictures if key]
+        cameras = [key for key in self.roles.pictures if key]
         rest = {key: x for key, x in obs.items() if key not in cameras}
-        return {**rest, **{sight_of(key): self._shown(obs, key) for key in cameras}}
+        return {**rest, **{features_key(key): self._shown(obs, key) for key in cameras}}
 
-    def look(self, picture: Tensor) -> Tensor:
+    def resize(self, picture: Tensor) -> Tensor:
         """Resize a camera's images (B, h, w, 3) to the network's (B, S, S, 3)."""
         return picture
 
     @property
-    def looking_width(self) -> int:
-        """F, the width of `looking`."""
-        return len([key for key in self.seen.pictures if key]) * self.net.tokens * self.net.cfg.width
+    def image_features_width(self) -> int:
+        """F, the width of `image_features`."""
+        return len([key for key in self.roles.pictures if key]) * self.net.tokens * self.net.cfg.width
 
-    def looking(self, obs: dict[str, Tensor]) -> Tensor:
+    def image_features(self, obs: dict[str, Tensor]) -> Tensor:
         """Image features (B, F): the tokens of all cameras as the language model gets them."""
-        return torch.cat([self._shown(obs, key).flatten(1) for key in self.seen.pictures if key], dim=1)
+        return torch.cat([self._shown(obs, key).flatten(1) for key in self.roles.pictures if key], dim=1)
 
     def check_given(self, obs: dict[str, Tensor]) -> None:
         """Check observations against the policy's spec, unless they hold a cached context.
@@ -197,17 +199,17 @@ class FlowVla(ChainPolicy):
         return self.net.velocity(unpack(ctx, self.net.sizes), x, t).to(x.dtype)
 
     @property
-    def reading_width(self) -> int:
-        """F, the width of `reading`."""
+    def text_features_width(self) -> int:
+        """F, the width of `text_features`."""
         return self.net.cfg.expert_width
 
-    def reading(self, ctx: Tensor) -> Tensor:
+    def text_features(self, ctx: Tensor) -> Tensor:
         """Features (B, H, F) for auxiliary losses: the expert's hidden states at zero noise and t = 0.
 
         The language model's last output would not do: the expert attends to the keys and values of its layers.
         """
-        amid = ctx.new_zeros((len(ctx), *self.noise_shape))
-        return self.net.moving(unpack(ctx, self.net.sizes), amid, ctx.new_zeros(len(ctx))).to(ctx.dtype)
+        zeros = ctx.new_zeros((len(ctx), *self.noise_shape))
+        return self.net.expert_states(unpack(ctx, self.net.sizes), zeros, ctx.new_zeros(len(ctx))).to(ctx.dtype)
 
     def to_actions(self, normalized_action: Tensor) -> Tensor:
         """Executed part of a normalised chunk, in the sim's units, clipped to the action bounds."""
@@ -264,7 +266,7 @@ class FlowVlaPolicy(FlowVla):
         super().__init__(observation_spec, action_spec, transforms, cfg)
         if cfg.network not in NETWORKS:
             raise unknown("policy.network", str(cfg.network), NETWORKS)
-        sides = {check_square(observation_spec, key) for key in self.seen.pictures if key}
+        sides = {check_square(observation_spec, key) for key in self.roles.pictures if key}
         if len(sides) != 1:
             raise ConfigError(f"pictures have {sorted(sides)} pixels a side: expected the same of all")
         tokenizer = WordTokenizer(self.words)

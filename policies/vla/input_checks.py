@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import ConfigError, NumericsError, nearest
-from robotrl.policies.vla.roles import sight_of
+from robotrl.policies.vla.roles import features_key
 from robotrl.spec import Spec, is_picture
 from robotrl.spec.checks import misfit
 
@@ -33,7 +33,7 @@ def check_given(obs: Mapping[str, Tensor], observation_spec: Mapping[str, Spec])
         return
     rows: tuple[int, str] | None = None
     for key, spec in observation_spec.items():
-        if sight_of(key) in obs:
+        if features_key(key) in obs:
             continue
         if key not in obs:
             close = nearest(key, (other for other in obs if other not in observation_spec))

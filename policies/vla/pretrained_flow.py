@@ -14,7 +14,7 @@ from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg
 from robotrl.policies.vla.pretrained import read_tokenizer
 from robotrl.policies.vla.prompt import TASK, Prompt
-from robotrl.policies.vla.resize import fit
+from robotrl.policies.vla.resize import resize_with_pad
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
@@ -55,7 +55,7 @@ class PretrainedFlow(FlowVla):
     """Class of the network."""
     Sizes: ClassVar[type]
     """Class of the network's config."""
-    centred: ClassVar[bool]
+    centered: ClassVar[bool]
     """Padding of images that are not square: on both sides, or on the left and the top."""
 
     def __init__(
@@ -88,9 +88,9 @@ class PretrainedFlow(FlowVla):
         """Actions in the network's chunk; the first `horizon` are executed."""
         return self.cfg.chunk
 
-    def look(self, picture: Tensor) -> Tensor:
+    def resize(self, picture: Tensor) -> Tensor:
         """Resize and pad a camera's images to the network's size."""
-        return fit(picture, self.net.image, self.centred)
+        return resize_with_pad(picture, self.net.image, self.centered)
 
 
 class SmolVlaPolicy(PretrainedFlow):
@@ -99,7 +99,7 @@ class SmolVlaPolicy(PretrainedFlow):
     kind: ClassVar[str] = "smolvla"
     Net: ClassVar[type] = SmolVla
     Sizes: ClassVar[type] = SmolVlaCfg
-    centred: ClassVar[bool] = False
+    centered: ClassVar[bool] = False
 
 
 class Pi0Policy(PretrainedFlow):
@@ -108,7 +108,7 @@ class Pi0Policy(PretrainedFlow):
     kind: ClassVar[str] = "pi0"
     Net: ClassVar[type] = Pi0
     Sizes: ClassVar[type] = Pi0Cfg
-    centred: ClassVar[bool] = True
+    centered: ClassVar[bool] = True
 
 
 def tokenize_with(tokenizer: str) -> Callable[[str], list[int]]:

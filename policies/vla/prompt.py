@@ -2,8 +2,8 @@
 
 Each word of the sim's vocabulary is tokenized twice, as the first word of an instruction and with a space before it; a
 prompt is composed from these ids. Words have different numbers of tokens, so there is padding between them, which
-`there` marks and the network masks. The constructor checks that composed prompts equal the tokenizer's ids of the whole
-text.
+`token_mask` marks and the network masks. The constructor checks that composed prompts equal the tokenizer's ids of the
+whole text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ids(NamedTuple):
 
     ids: Tensor
     """(B, L) int64; arbitrary for padding."""
-    there: Tensor
+    token_mask: Tensor
     """(B, L) bool, False for padding."""
 
 
@@ -102,12 +102,12 @@ class Prompt(nn.Module):
         """Prompts of instructions (B, W), as word numbers; numbers outside the vocabulary are a device-side error."""
         batch = len(words)
         number = words.long()
-        ids, there = (
+        ids, token_mask = (
             torch.cat([of[0][number[:, :1]], of[1][number[:, 1:]]], dim=1).flatten(1) for of in (self.table, self.whole)
         )
         around = [x.expand(batch, -1) for x in (self.before, self.after)]
         always = [torch.ones_like(x, dtype=torch.bool) for x in around]
-        return Ids(torch.cat([around[0], ids, around[1]], dim=1), torch.cat([always[0], there, always[1]], dim=1))
+        return Ids(torch.cat([around[0], ids, around[1]], dim=1), torch.cat([always[0], token_mask, always[1]], dim=1))
 
 
 def _apart(said: list[str], template: str, tokenize: Tokenize) -> Pieces:

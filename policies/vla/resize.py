@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 
-def fit(pictures: Tensor, side: int, centred: bool) -> Tensor:
+def resize_with_pad(pictures: Tensor, side: int, centered: bool) -> Tensor:
     """Resize with the aspect ratio kept and pad with black: images (B, side, side, 3), 0 to 255.
 
     Bilinear without antialiasing, as published.
@@ -15,7 +15,7 @@ def fit(pictures: Tensor, side: int, centred: bool) -> Tensor:
     Args:
         pictures: (B, h, w, 3) uint8; returned unchanged if they have the right size.
         side: side of the output, in pixels.
-        centred: pad on both sides (openpi), not on the left and the top (lerobot's SmolVLA).
+        centered: pad on both sides (openpi), not on the left and the top (lerobot's SmolVLA).
     """
     height, width = pictures.shape[1:3]
     if height == width == side:
@@ -25,7 +25,7 @@ def fit(pictures: Tensor, side: int, centred: bool) -> Tensor:
     channels = pictures.permute(0, 3, 1, 2).to(torch.float32)
     resized = interpolate(channels, size=size, mode="bilinear", align_corners=False)
     above, left = side - size[0], side - size[1]
-    if centred:
+    if centered:
         above, left = above // 2, left // 2
     around = (left, side - size[1] - left, above, side - size[0] - above)
     return pad(resized, around).permute(0, 2, 3, 1)

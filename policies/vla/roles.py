@@ -53,7 +53,7 @@ def roles(observation_spec: dict[str, Spec], cameras: Sequence[str] = ()) -> Obs
     return ObservationRoles(chosen, words[0], vectors)
 
 
-def heeded(observation_spec: dict[str, Spec], vectors: Sequence[str], ignored: Sequence[str]) -> Tensor:
+def state_mask(observation_spec: dict[str, Spec], vectors: Sequence[str], ignored: Sequence[str]) -> Tensor:
     """Mask (S,) of the measured state, multiplied with it: 0 for ignored columns, 1 for the others.
 
     A cloned policy that observes the robot's velocity learns to continue its motion, whatever the images and the
@@ -76,9 +76,9 @@ def heeded(observation_spec: dict[str, Spec], vectors: Sequence[str], ignored: S
     return torch.tensor([0.0 if name in ignored else 1.0 for name in names])
 
 
-def sight_of(picture: str) -> str:
+def features_key(picture: str) -> str:
     """Observation key of an image's cached features."""
-    return f"{picture}.sight"
+    return f"{picture}.features"
 
 
 def check_square(observation_spec: dict[str, Spec], picture: str) -> int:

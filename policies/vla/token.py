@@ -22,7 +22,7 @@ from robotrl.policies.vla.networks.init import begin
 from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.networks.vision import TowerCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
-from robotrl.policies.vla.roles import check_square, heeded, roles, sight_of
+from robotrl.policies.vla.roles import check_square, features_key, roles, state_mask
 from robotrl.spec import ActOut, Cache, Mode, Spec
 from robotrl.transforms import TransformGroup
 
@@ -65,7 +65,7 @@ class TokenVlaCfg:
     mlp: int = 256
     """Hidden width of the language model's MLPs."""
     ignored: tuple[str, ...] = ()
-    """Columns of the measured state that the policy ignores; see `heeded`."""
+    """Columns of the measured state that the policy ignores; see `state_mask`."""
     label_bins: float = 0.0
     """Behavior cloning: label smoothing by a Gaussian of this standard deviation, in bins; 0 for one-hot labels."""
 
@@ -106,19 +106,19 @@ class TokenPolicy(SpecPolicy):
         super().__init__(observation_spec, action_spec, transforms, cfg)
         check_number("policy.temperature", cfg.temperature, 0.01, 100.0)
         check_number("policy.label_bins", cfg.label_bins, 0.0, 64.0)
-        self.seen = roles(self.observation_spec, (cfg.camera,) if cfg.camera else ())
+        self.roles = roles(self.observation_spec, (cfg.camera,) if cfg.camera else ())
         """Keys of the images, the instruction and the measured vectors."""
-        self._picture: str = self.seen.pictures[0]
+        self._picture: str = self.roles.pictures[0]
         if cfg.deploy not in DEPLOYMENTS:
             raise unknown("policy.deploy", str(cfg.deploy), DEPLOYMENTS)
         self.temperature, self.label_bins = cfg.temperature, cfg.label_bins
         self._deployed: Deployment = cfg.deploy
         self.pixels: int = check_square(observation_spec, self._picture)
         """Side of the image, in pixels."""
-        self.words: tuple[str, ...] = observation_spec[self.seen.words].words
-        self.state_width: int = flat_width({key: observation_spec[key] for key in self.seen.vectors})
-        self.heeded: Tensor
-        self.register_buffer("heeded", heeded(observation_spec, self.seen.vectors, ignored), persistent=False)
+        self.words: tuple[str, ...] = observation_spec[self.roles.words].words
+        self.state_width: int = flat_width({key: observation_spec[key] for key in self.roles.vectors})
+        self.state_mask: Tensor
+        self.register_buffer("heeded", state_mask(observation_spec, self.roles.vectors, ignored), persistent=False)
 
     def check_state(self, wanted: int) -> None:
         """Check the width of the measured state against the network's; 0 for a network without one.
@@ -128,66 +128,68 @@ class TokenPolicy(SpecPolicy):
         """
         if wanted and self.state_width != wanted:
             raise ConfigError(
-                f"observations {', '.join(self.seen.vectors) or '(none)'} have {self.state_width} numbers: expected"
+                f"observations {', '.join(self.roles.vectors) or '(none)'} have {self.state_width} numbers: expected"
                 f" {wanted}, the width of the network's measured state"
             )
 
     @property
     def bins(self) -> int:
         """Bins for each element of an action."""
-        return self.net.speech.bins
+        return self.net.decoding_cfg.bins
 
     @property
     def _said_at_once(self) -> int:
-        return self.horizon * self.action_width if self.net.speech.decoding == "parallel" else 1
+        return self.horizon * self.action_width if self.net.decoding_cfg.decoding == "parallel" else 1
 
     def encode(self, obs: dict[str, Tensor]) -> Prefix:
         """Embeddings of image, prompt and state, from raw observations."""
-        seen = self.seen
+        roles = self.roles
         normalised = self._inputs(obs)
         state = None
-        if self.net.speech.state:
-            state = torch.cat([normalised[key].flatten(1) for key in seen.vectors], dim=1) * self.heeded
-        ids, there = self.prompt(obs[seen.words])
-        return self.net.prefix(self._patches(obs), ids, there, state)
+        if self.net.decoding_cfg.state:
+            state = torch.cat([normalised[key].flatten(1) for key in roles.vectors], dim=1) * self.state_mask
+        ids, token_mask = self.prompt(obs[roles.words])
+        return self.net.prefix(self._patches(obs), ids, token_mask, state)
 
     def _patches(self, obs: dict[str, Tensor]) -> Tensor:
         """Image features, from the feature cache if present."""
-        kept = sight_of(self._picture)
-        return obs[kept] if kept in obs else self.net.sight(obs[self._picture])
+        kept = features_key(self._picture)
+        return obs[kept] if kept in obs else self.net.encode_images(obs[self._picture])
 
     def cached(self, obs: dict[str, Tensor], what: Cache) -> dict[str, Tensor]:
-        """Replace the image by its features ("sight"); see `HasCache`."""
+        """Replace the image by its features ("image-features"); see `HasCache`."""
         if what == "context":
-            raise CapabilityError(f"policy {type(self).__name__} reads while it speaks: cache can be none or sight")
+            raise CapabilityError(
+                f"policy {type(self).__name__} has no separate context: cache can be none or image-features"
+            )
         rest = {key: x for key, x in obs.items() if key != self._picture}
-        return {**rest, sight_of(self._picture): self.net.sight(obs[self._picture])}
+        return {**rest, features_key(self._picture): self.net.encode_images(obs[self._picture])}
 
-    def eye(self) -> nn.Module:
+    def vision_encoder(self) -> nn.Module:
         """A frozen copy of the vision encoder: from observations to image features (B, F), the mean over patches."""
-        return VisionTowers(self.net.eye(), self._picture).requires_grad_(False).eval()
+        return VisionTowers(self.net.vision_encoder(), self._picture).requires_grad_(False).eval()
 
-    def reader(self) -> nn.Module:
+    def observation_encoder(self) -> nn.Module:
         """A frozen copy that maps observations to the hidden state (B, `width`) at the prompt's last token."""
         return TokenVlaFeatures(copy.deepcopy(self)).requires_grad_(False).eval()
 
     @property
-    def reading_width(self) -> int:
-        """F, the width of `reading`."""
+    def text_features_width(self) -> int:
+        """F, the width of `text_features`."""
         return self.net.width
 
-    def reading(self, ctx: Prefix) -> Tensor:
+    def text_features(self, ctx: Prefix) -> Tensor:
         """Features (B, n, F) for auxiliary losses: the hidden states that predict action tokens."""
-        return self.net.speaking(ctx, self.horizon * self.action_width)
+        return self.net.action_states(ctx, self.horizon * self.action_width)
 
     @property
-    def looking_width(self) -> int:
-        """F, the width of `looking`."""
+    def image_features_width(self) -> int:
+        """F, the width of `image_features`."""
         return self.net.patches * self.net.width
 
-    def looking(self, obs: dict[str, Tensor]) -> Tensor:
+    def image_features(self, obs: dict[str, Tensor]) -> Tensor:
         """Image features (B, F): the image's tokens as the language model gets them."""
-        return self.net.seen(self._patches(obs)).flatten(1)
+        return self.net.project(self._patches(obs)).flatten(1)
 
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """Logits (B, H, A, bins) of tokens (B, H, A), each given those before it in autoregressive decoding."""
@@ -278,7 +280,7 @@ class TokenVlaFeatures(nn.Module):
     def __init__(self, policy: TokenPolicy) -> None:
         super().__init__()
         self.policy = policy
-        self.width: int = policy.reading_width
+        self.width: int = policy.text_features_width
         """Width of the features."""
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:

@@ -122,7 +122,7 @@ class BcLoss(LossModule):
         self.policy: Any = policy
         self._loss = loss
         self._cfg = cfg
-        self.head = nn.Linear(self.policy.reading_width, meant) if meant else None
+        self.head = nn.Linear(self.policy.text_features_width, meant) if meant else None
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`; the carry counts updates."""
@@ -134,7 +134,7 @@ class BcLoss(LossModule):
             loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
             told = None
             if self.head is not None:
-                told = self.head(self.policy.reading(self.policy.encode(part(batch, "scene/"))))
+                told = self.head(self.policy.text_features(self.policy.encode(part(batch, "scene/"))))
         if "share" in batch:
             # the loss of a microbatch is a mean over its valid actions: weight it by their fraction of the batch
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()

@@ -41,8 +41,8 @@ from robotrl.rollout.groups import Trajectories, chosen, together
 from robotrl.spec import HasScenarios, reads
 from robotrl.utils.batched import in_parts
 
-Progress = Literal["none", "sight", "return"]
-PROGRESS: tuple[Progress, ...] = ("none", "sight", "return")
+Progress = Literal["none", "embedding", "return"]
+PROGRESS: tuple[Progress, ...] = ("none", "embedding", "return")
 Keep = Literal["success", "reward"]
 KEEP: tuple[Keep, ...] = ("success", "reward")
 Embed = Literal["mean", "end"]
@@ -68,17 +68,17 @@ class GrpoCfg(EpisodeCfg):
     """Criterion of kept groups: "success" keeps those between `keep_low` and `keep_high`; "reward" (with progress)
     drops only those in which all succeed or all rewards are equal, so that groups of failures teach, too."""
     progress: Progress = "none"
-    """Reward of episodes: "none", 0 for a failure and 1 for a success; "sight", for a failure its similarity to
+    """Reward of episodes: "none", 0 for a failure and 1 for a success; "embedding", for a failure its similarity to
     successes of its task (SRPO); "return", the sum of the sim's rewards for all episodes."""
     encoder: str = field(default="policy", metadata=reads("policy", prefix=OF_RUN))
-    """Encoder of episodes for `progress` "sight": "policy", the policy's own vision encoder at the start of the run; or
-    a row of `robotrl list encoders`, e.g. "run:PATH" for another policy's."""
+    """Encoder of episodes for `progress` "embedding": "policy", the policy's own vision encoder at the start of the
+    run; or a row of `robotrl list encoders`, e.g. "run:PATH" for another policy's."""
     embed: Embed = "mean"
     """Features of an episode: "mean" over its decisions, as published, or "end", the last decision's."""
     progress_cap: float = 0.6
-    """Maximum reward of a failure, with `progress` "sight"."""
+    """Maximum reward of a failure, with `progress` "embedding"."""
     progress_steepness: float = 10.0
-    """Steepness of the sigmoid from an episode's distance to its reward, with `progress` "sight"."""
+    """Steepness of the sigmoid from an episode's distance to its reward, with `progress` "embedding"."""
     correlation: float = 0.0
     """Correlation of an episode's action noise from one control step to the next, as normal scores. Each action still
     has its own distribution; correlated noise leads somewhere before the policy corrects it (colored noise, Hollenstein
@@ -97,9 +97,9 @@ class GrpoCfg(EpisodeCfg):
 
     def beside(self, policy: Any) -> list[Any]:
         """See `LearnerCfg.beside`."""
-        if self.progress != "sight" or not (self.encoder == "policy" or self.encoder.startswith(OF_RUN)):
+        if self.progress != "embedding" or not (self.encoder == "policy" or self.encoder.startswith(OF_RUN)):
             return []
-        return [policy.eye() if self.encoder == "policy" else self.encoder.removeprefix(OF_RUN)]
+        return [policy.vision_encoder() if self.encoder == "policy" else self.encoder.removeprefix(OF_RUN)]
 
     def build(self, setup: Setup) -> GrpoLearner:
         """Build the learner."""
@@ -160,7 +160,7 @@ class GrpoLearner(EpisodeLearner):
         self.cfg = cfg
         super().__init__(cfg, setup, method, acting, lambda policy: GrpoLoss(policy, acting, cfg), cfg.group_size)
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.minibatch, cfg.bf16)
-        self._eye: Any = None
+        self._encoder: Any = None
         most = cfg.tries * (self.sim.num_envs // cfg.group_size)
         if cfg.groups > most:
             raise out_of_range(
@@ -168,9 +168,9 @@ class GrpoLearner(EpisodeLearner):
                 cfg.groups,
                 f"{most} or fewer, which algo.tries x sim.num_envs / algo.group_size can draw",
             )
-        if cfg.progress == "sight":
+        if cfg.progress == "embedding":
             make = ENCODERS.load(cfg.encoder)
-            self._eye = make(self.model, self.sim.observation_spec).to(setup.device).requires_grad_(False).eval()
+            self._encoder = make(self.model, self.sim.observation_spec).to(setup.device).requires_grad_(False).eval()
 
     def improve(self) -> dict[str, float]:
         """Run rollouts until enough groups are kept, then the updates; returns scalars to log."""
@@ -180,16 +180,16 @@ class GrpoLearner(EpisodeLearner):
         kept = tries = 0
         while kept < cfg.groups and tries < cfg.tries:
             self._begin()
-            found = self._collector.collect(self.decide, self._collector.draw())
-            rate = found.success.view(-1, cfg.group_size).float().mean(dim=1)
+            trajectories = self._collector.collect(self.decide, self._collector.draw())
+            rate = trajectories.success.view(-1, cfg.group_size).float().mean(dim=1)
             worth = self._worth(rate)
             rates.append(rate)
             kept, tries = kept + int(worth.sum()), tries + 1
             # groups of successes have no gradient, but serve as reference successes for the progress reward
-            shown = worth | (rate == 1) if self._eye is not None and cfg.keep_by == "reward" else worth
-            parts.append(chosen(found, torch.nonzero(shown)[:, 0], cfg.group_size))
+            shown = worth | (rate == 1) if self._encoder is not None and cfg.keep_by == "reward" else worth
+            parts.append(chosen(trajectories, torch.nonzero(shown)[:, 0], cfg.group_size))
         self.count_steps()
-        found, reward = self._rewarded(together(parts))
+        trajectories, reward = self._rewarded(together(parts))
         drawn, groups = (self.world.total(count) for count in (sum(map(len, rates)), len(reward)))
         scalars = {
             "rollout_success": float(torch.cat(rates).mean()),
@@ -197,7 +197,7 @@ class GrpoLearner(EpisodeLearner):
             "groups_kept": float(groups),
         }
         if groups:
-            scalars |= self._update(found, reward)
+            scalars |= self._update(trajectories, reward)
         return finite(self.world.means(scalars))
 
     def scores(self, rows: Tensor) -> Tensor | None:
@@ -222,17 +222,17 @@ class GrpoLearner(EpisodeLearner):
             return rate < 1
         return (rate >= self.cfg.keep_low) & (rate <= self.cfg.keep_high)
 
-    def _rewarded(self, found: Trajectories) -> tuple[Trajectories, Tensor]:
+    def _rewarded(self, trajectories: Trajectories) -> tuple[Trajectories, Tensor]:
         """Return the groups with unequal rewards, and their rewards (P, G)."""
         cfg = self.cfg
-        reward = found.returned if cfg.progress == "return" else found.success.float()
-        if self._eye is not None and len(reward):
+        reward = trajectories.returned if cfg.progress == "return" else trajectories.success.float()
+        if self._encoder is not None and len(reward):
             cap, steepness = cfg.progress_cap, cfg.progress_steepness
-            task, sight = self._tasks(found.start), self._sight(found)
-            reward = progress_reward(sight, found.success, task, cap=cap, steepness=steepness)
+            task, embeddings = self._tasks(trajectories.start), self._embedded(trajectories)
+            reward = progress_reward(embeddings, trajectories.success, task, cap=cap, steepness=steepness)
         reward = reward.view(-1, cfg.group_size)
         good = torch.nonzero(reward.amax(dim=1) > reward.amin(dim=1))[:, 0]
-        return (chosen(found, good, cfg.group_size) if len(good) < len(reward) else found), reward[good]
+        return (chosen(trajectories, good, cfg.group_size) if len(good) < len(reward) else trajectories), reward[good]
 
     def _tasks(self, start: Tensor) -> Tensor:
         """Return (N,) indices of the initial states' scenarios; 0 if the sim has none."""
@@ -242,37 +242,43 @@ class GrpoLearner(EpisodeLearner):
         return torch.tensor(numbers, device=start.device)
 
     @torch.no_grad()
-    def _sight(self, found: Trajectories) -> Tensor:
+    def _embedded(self, trajectories: Trajectories) -> Tensor:
         """Encode episodes to (N, F) features: of the last decision, or the mean over decisions."""
         if self.cfg.embed == "end":
-            decisions = torch.arange(len(found.episode), device=found.episode.device)
-            last = decisions.new_zeros(len(found.success)).scatter_reduce_(0, found.episode, decisions, "amax")
-            return in_parts(self._eye, {key: x[last] for key, x in found.obs.items()}, self.cfg.minibatch).float()
-        features = in_parts(self._eye, found.obs, self.cfg.minibatch).float()
-        total = features.new_zeros((len(found.success), features.shape[1])).index_add_(0, found.episode, features)
-        return total / torch.bincount(found.episode, minlength=len(total))[:, None]
+            decisions = torch.arange(len(trajectories.episode), device=trajectories.episode.device)
+            last = decisions.new_zeros(len(trajectories.success)).scatter_reduce_(
+                0, trajectories.episode, decisions, "amax"
+            )
+            return in_parts(
+                self._encoder, {key: x[last] for key, x in trajectories.obs.items()}, self.cfg.minibatch
+            ).float()
+        features = in_parts(self._encoder, trajectories.obs, self.cfg.minibatch).float()
+        total = features.new_zeros((len(trajectories.success), features.shape[1])).index_add_(
+            0, trajectories.episode, features
+        )
+        return total / torch.bincount(trajectories.episode, minlength=len(total))[:, None]
 
-    def _update(self, found: Trajectories, reward: Tensor) -> dict[str, float]:
-        decisions, episodes = len(found.valid), len(found.success)
+    def _update(self, trajectories: Trajectories, reward: Tensor) -> dict[str, float]:
+        decisions, episodes = len(trajectories.valid), len(trajectories.success)
         everywhere = self.world.total(decisions), self.world.total(episodes)
         # an episode of any process has the same weight
         share = (everywhere[0] * episodes) / (everywhere[1] * max(decisions, 1))
-        weight = self.acting.weights(self.model, found.valid, found.episode, episodes) * share
-        obs, record = self.kept(self.seen(found)), self.acting.record(found)
+        weight = self.acting.weights(self.model, trajectories.valid, trajectories.episode, episodes) * share
+        obs, record = self.kept(self.seen(trajectories)), self.acting.record(trajectories)
         return self.learn(
             {
                 **{f"obs/{key}": x for key, x in obs.items()},
                 **record,
                 "log_prob": self._log_prob(obs, record) if decisions else weight,
-                "advantage": group_relative(reward).flatten()[found.episode],
+                "advantage": group_relative(reward).flatten()[trajectories.episode],
                 "weight": weight,
             }
         )
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`; the encoder is that of the start of the run, not the policy's current one."""
-        eye: dict[str, Part] = {} if self._eye is None else {"eye": self._eye}
-        return super().parts() | eye
+        encoder: dict[str, Part] = {} if self._encoder is None else {"eye": self._encoder}
+        return super().parts() | encoder
 
     @torch.no_grad()
     def _log_prob(self, obs: dict[str, Tensor], record: dict[str, Tensor]) -> Tensor:
@@ -304,7 +310,7 @@ def _check(cfg: GrpoCfg) -> None:
     if cfg.progress == "none" and cfg.keep_by == "reward":
         raise ConfigError("algo.keep_by is 'reward' beside algo.progress 'none': expected success, or progress")
     for names, beside, wanted in (
-        (("encoder", "embed", "progress_cap", "progress_steepness"), "progress", "sight"),
+        (("encoder", "embed", "progress_cap", "progress_steepness"), "progress", "embedding"),
         (("keep_low", "keep_high"), "keep_by", "success"),
     ):
         has = getattr(cfg, beside)

@@ -124,17 +124,17 @@ class PretrainLoss(LossModule):
         super().__init__()
         self.policy: Any = policy
         self._cfg = cfg
-        self.heads = nn.ModuleDict({LOOKING: nn.Linear(self.policy.looking_width, hidden)})
+        self.heads = nn.ModuleDict({LOOKING: nn.Linear(self.policy.image_features_width, hidden)})
         if meant:
-            self.heads[READING] = nn.Linear(self.policy.reading_width, meant)
+            self.heads[READING] = nn.Linear(self.policy.text_features_width, meant)
 
     def told(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Predictions (B, n, S) of each head for observations, at each of its n places."""
         # encode the images once for both heads
-        obs = self.policy.cached(obs, "sight")
-        out = {LOOKING: self.heads[LOOKING](self.policy.looking(obs))[:, None]}
+        obs = self.policy.cached(obs, "image-features")
+        out = {LOOKING: self.heads[LOOKING](self.policy.image_features(obs))[:, None]}
         if READING in self.heads:
-            out[READING] = self.heads[READING](self.policy.reading(self.policy.encode(obs)))
+            out[READING] = self.heads[READING](self.policy.text_features(self.policy.encode(obs)))
         return out
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:

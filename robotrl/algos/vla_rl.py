@@ -213,7 +213,7 @@ class VlaRlLearner(Learner):
         wanted = None if setup.resumed else cfg.process_reward
         self._process = None if wanted is None else self._added(load_process(wanted))
         self.kept = setup.kept(policy, cfg.microbatch or cfg.minibatch, cfg.bf16)
-        self._reader: Any = policy.reader()
+        self._reader: Any = policy.observation_encoder()
         # measured numbers as they are, too: the features do not hold them exactly
         seen = policy.observation_spec
         numbers = {key: seen[key] for key in measured(seen)}

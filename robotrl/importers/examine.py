@@ -62,11 +62,11 @@ def effects(policy: Any) -> Effects:
             raise DataError(f"another {key!r} moves what the policy says by {float(moved):.1e} of it: it is not seen")
         return float(moved)
 
-    seen: ObservationRoles = policy.seen
-    pictures = {key: effect(key, 255 - obs[key]) for key in seen.pictures if key}
+    roles: ObservationRoles = policy.roles
+    pictures = {key: effect(key, 255 - obs[key]) for key in roles.pictures if key}
     # replace each word by another one: the instruction changes, its length does not
-    said, count = obs[seen.words], len(policy.observation_spec[seen.words].words)
-    return Effects(pictures, effect(seen.words, torch.where(said > 0, said % (count - 1) + 1, said)))
+    said, count = obs[roles.words], len(policy.observation_spec[roles.words].words)
+    return Effects(pictures, effect(roles.words, torch.where(said > 0, said % (count - 1) + 1, said)))
 
 
 def _said(policy: Any, obs: dict[str, Tensor]) -> Tensor:

@@ -28,7 +28,7 @@ _COORDINATE = re.compile(r"(?P<place>.+)_(?P<axis>[xyz])_(?P<frame>[^_]+)")
 def own(policy: Any, observation_spec: dict[str, Spec]) -> Any:
     """Vision encoder of the policy in training, as it is at the start of the run."""
     del observation_spec
-    return _eye(policy, "policy")
+    return _vision_encoder(policy, "policy")
 
 
 def of_run(path: str) -> Make:
@@ -44,7 +44,7 @@ def of_run(path: str) -> Make:
                 raise ConfigError(
                     f"algo.encoder 'run:{path}' reads {key!r}, {spec.dtype} {spec.shape}: the sim has {has}"
                 )
-        return _eye(other, f"run:{path}")
+        return _vision_encoder(other, f"run:{path}")
 
     return make
 
@@ -110,10 +110,10 @@ class PlacesEncoder(nn.Module):
         return torch.stack([obs[p.key][:, p.column] - obs[p.other_key][:, p.other_column] for p in self.pairs], dim=1)
 
 
-def _eye(policy: Any, name: str) -> Any:
+def _vision_encoder(policy: Any, name: str) -> Any:
     if not isinstance(policy, HasVisionEncoder):
         raise CapabilityError(
             f"policy {type(policy).__name__} lacks HasVisionEncoder: algo.encoder {name!r} needs one; expected a policy"
             " that says tokens, run:PATH of one, or a row of `robotrl list encoders`"
         )
-    return policy.eye()
+    return policy.vision_encoder()

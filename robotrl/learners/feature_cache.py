@@ -72,7 +72,7 @@ def check_frozen(policy: Any, what: Cache) -> None:
     with torch.enable_grad():
         found = policy.cached(blank(network.observation_spec, 1, device), what)
     if any(x.requires_grad for x in found.values()):
-        others = "none or sight" if what == "context" else "none"
+        others = "none or image-features" if what == "context" else "none"
         raise ConfigError(
             f"cache is {what!r}, and what would be kept learns: expected {others}, or that it is frozen"
             " (policy.trained expert, or lora.targets elsewhere, e.g. language_model)"

@@ -169,7 +169,7 @@ class ReaderNet(RewardNet):
         self.transforms: TransformGroup = whole.transforms
         self.hidden = hidden
         self._policy: dict[str, Any] = whole.to_json()
-        self.reader: Any = policy.reader()
+        self.reader: Any = policy.observation_encoder()
         # the scale of hidden states differs between policies
         self.norm = nn.LayerNorm(self.reader.width, elementwise_affine=False)
         self.head = Mlp(self.reader.width, hidden, 1)

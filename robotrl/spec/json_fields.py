@@ -69,8 +69,9 @@ def check_type(field: str, value: Any, hint: Any) -> None:
     if not _fits(hint, value):
         choices = [option for option in get_args(hint) if isinstance(option, str)]
         close = nearest(value, choices) if isinstance(value, str) else None
-        meant = f"did you mean {close!r}? " if close else ""
-        raise ConfigError(f"{field} is {short(repr(value))}: {meant}expected {_named(hint)}")
+        new = renamed_value(field, value) if isinstance(value, str) else None
+        advice = f"it is now {new!r}, " if new else f"did you mean {close!r}? " if close else ""
+        raise ConfigError(f"{field} is {short(repr(value))}: {advice}expected {_named(hint)}")
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -116,11 +117,11 @@ def _named(hint: Any) -> str:
     return words.get(hint, "nothing" if hint is type(None) else str(hint))
 
 
-REVISION = 5
+REVISION = 6
 """Revision of the stored config format. Revision 1 was not written to the file; under it, actions of `gym/` sims with
 categorical actions were scores. Under 2 some fields had other names (`RENAMED_FIELDS`). Under 3 options of sims were
 texts "name=value", and the sim named a success classifier as its reward. Under 4 `RECOUNTED_FIELDS` counted
-iterations."""
+iterations. Under 5 some choices had other names (`RENAMED_VALUES`)."""
 RENAMED_FIELDS = {
     "algo": {
         "grad_norm": "max_grad_norm",
@@ -138,6 +139,11 @@ RENAMED_FIELDS = {
 """Config section ("" for the top level) to former field names and their present names."""
 RECOUNTED_FIELDS = {"algo": {"critic_warmup": "critic_warmup_env_steps"}}
 """The same for fields that counted iterations, which have env steps in proportion to the number of envs."""
+RENAMED_VALUES = {
+    "algo": {"progress": {"sight": "embedding"}},
+    "": {"cache": {"sight": "image-features"}},
+}
+"""Config section to fields, and for each its former choices and their present names."""
 
 
 def renamed_field(field: str) -> str | None:
@@ -151,6 +157,12 @@ def counted_iterations(field: str) -> bool:
     """True if a renamed config field counted iterations, and counts env steps under its present name."""
     section, _, name = field.rpartition(".")
     return name in RECOUNTED_FIELDS.get(section, {})
+
+
+def renamed_value(field: str, value: str) -> str | None:
+    """Present name of a renamed choice of a config field ("cache", "sight"); None for all others."""
+    section, _, name = field.rpartition(".")
+    return RENAMED_VALUES.get(section, {}).get(name, {}).get(value)
 
 
 def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,6 +181,8 @@ def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
         out = _rewards_listed(out) if "types" in data else out
     if revision < 5 and "types" in data:
         out = _counted_in_env_steps(out)
+    if revision < 6 and "types" in data:
+        out = _values_renamed(out)
     return {**out, "revision": REVISION} if "types" in data else out
 
 
@@ -221,6 +235,18 @@ def _fields_renamed(data: dict[str, Any]) -> dict[str, Any]:
     out = renamed(data, "")
     algo: Any = out.get("algo")
     return {**out, "algo": renamed(algo, "algo")} if isinstance(algo, Mapping) else out
+
+
+def _values_renamed(data: dict[str, Any]) -> dict[str, Any]:
+    def renamed(part: Mapping[str, Any], section: str) -> dict[str, Any]:
+        new = RENAMED_VALUES[section]
+        return {
+            name: new.get(name, {}).get(value, value) if isinstance(value, str) else value
+            for name, value in part.items()
+        }
+
+    algo: Any = data.get("algo")
+    return renamed(data, "") | ({"algo": renamed(algo, "algo")} if isinstance(algo, Mapping) else {})
 
 
 def _rewards_listed(data: dict[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Mode = Literal["sample", "mean"]
-Cache = Literal["none", "sight", "context"]
+Cache = Literal["none", "image-features", "context"]
 """Cached part of an observation where the policy's encoder is frozen: nothing ("none"), image features of the vision
-encoder ("sight"), or the whole context that actions are computed from ("context")."""
-CACHES: tuple[Cache, ...] = ("none", "sight", "context")
+encoder ("image-features"), or the whole context that actions are computed from ("context")."""
+CACHES: tuple[Cache, ...] = ("none", "image-features", "context")
 
 
 class ActOut(NamedTuple):
@@ -204,7 +204,7 @@ class HasTokens(Protocol):
 class HasVisionEncoder(Protocol):
     """A policy whose vision encoder can be used separately, for example to embed episodes."""
 
-    def eye(self) -> Any:
+    def vision_encoder(self) -> Any:
         """Frozen vision encoder: a module from observations (B, ...) to features (B, F)."""
         ...
 
@@ -213,7 +213,7 @@ class HasVisionEncoder(Protocol):
 class HasObservationEncoder(Protocol):
     """A policy whose observation encoder can be used separately, for example by a critic."""
 
-    def reader(self) -> Any:
+    def observation_encoder(self) -> Any:
         """Frozen observation encoder: a module from observations (B, ...) to features (B, `width`)."""
         ...
 
@@ -236,11 +236,11 @@ class HasImageFeatures(HasCache, Protocol):
     """A policy whose vision encoder can be trained separately, on an auxiliary task."""
 
     @property
-    def looking_width(self) -> int:
+    def image_features_width(self) -> int:
         """F."""
         ...
 
-    def looking(self, obs: dict[str, Tensor]) -> Tensor:
+    def image_features(self, obs: dict[str, Tensor]) -> Tensor:
         """(B, F) image features with gradients, flattened over patches; from observations or from cached features."""
         ...
 
@@ -250,10 +250,10 @@ class HasTextFeatures(Protocol):
     """A policy whose context features can be trained on an auxiliary task."""
 
     @property
-    def reading_width(self) -> int:
+    def text_features_width(self) -> int:
         """F."""
         ...
 
-    def reading(self, ctx: Any) -> Tensor:
+    def text_features(self, ctx: Any) -> Tensor:
         """(B, n, F) features of contexts, with gradients, at the n positions from which actions are predicted."""
         ...

@@ -244,7 +244,7 @@ def test_groups_that_all_fail_teach_by_progress(monkeypatch: pytest.MonkeyPatch)
     plain = learner(replace(CFG, keep_low=0.0, keep_high=1.0, tries=1))
     rigged(monkeypatch, plain, ended)
     assert plain.iterate()["groups_kept"] == 1
-    shaped = learner(replace(CFG, progress="sight", keep_by="reward", tries=1))
+    shaped = learner(replace(CFG, progress="embedding", keep_by="reward", tries=1))
     seen = rigged(monkeypatch, shaped, ended)
     before = {key: value.clone() for key, value in shaped.policy.state_dict().items()}
     scalars = shaped.iterate()
@@ -257,7 +257,7 @@ def test_groups_that_all_fail_teach_by_progress(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_group_that_succeeds_as_a_whole_shows_the_way_and_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other, in which all fail, is worth how near it came; as many more are drawn as are wanted."""
-    shaped = learner(replace(CFG, progress="sight", keep_by="reward", tries=3))
+    shaped = learner(replace(CFG, progress="embedding", keep_by="reward", tries=3))
     seen = rigged(monkeypatch, shaped, [True] * 4 + [False] * 4)
     scalars = shaped.iterate()
     assert len(seen) == 2 and scalars["groups_drawn"] == 4 and scalars["groups_kept"] == 2
@@ -283,26 +283,26 @@ def test_what_the_sim_pays_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_eye_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = learner(replace(CFG, progress="sight", keep_by="reward", tries=1, lr=1e-2))
+    made = learner(replace(CFG, progress="embedding", keep_by="reward", tries=1, lr=1e-2))
     rigged(monkeypatch, made, [True, False, False, False] * 2)
-    eye = {key: value.clone() for key, value in made._eye.state_dict().items()}
+    eye = {key: value.clone() for key, value in made._encoder.state_dict().items()}
     made.iterate()
-    assert all(torch.equal(value, eye[key]) for key, value in made._eye.state_dict().items())
+    assert all(torch.equal(value, eye[key]) for key, value in made._encoder.state_dict().items())
     now = made.policy.net.vision_backbone.state_dict()
     assert any(not torch.equal(value, now[key.removeprefix("towers.")]) for key, value in eye.items())
-    other = learner(replace(CFG, progress="sight", keep_by="reward", tries=1))
+    other = learner(replace(CFG, progress="embedding", keep_by="reward", tries=1))
     other.load(made.state())
-    assert all(torch.equal(value, eye[key]) for key, value in other._eye.state_dict().items())
+    assert all(torch.equal(value, eye[key]) for key, value in other._encoder.state_dict().items())
 
 
 def test_what_progress_needs() -> None:
     unheard: Any = "site"
-    with pytest.raises(ConfigError, match=r"algo\.progress 'site' is unknown: did you mean 'sight'"):
+    with pytest.raises(ConfigError, match=r"algo\.progress 'embeding' is unknown: did you mean 'embedding'"):
         learner(replace(CFG, progress=unheard))
     with pytest.raises(ConfigError, match=r"algo\.progress_cap is 1\.0: expected above 0, below 1"):
-        learner(replace(CFG, progress="sight", progress_cap=1.0))
+        learner(replace(CFG, progress="embedding", progress_cap=1.0))
     for changes, said in (
-        ({"progress_cap": 0.3}, r"algo\.progress_cap is 0\.3 beside algo\.progress 'none': expected sight"),
+        ({"progress_cap": 0.3}, r"algo\.progress_cap is 0\.3 beside algo\.progress 'none': expected embedding"),
         ({"progress": "return", "progress_steepness": 3.0}, r"steepness is 3\.0 beside algo\.progress 'return'"),
         (
             {"progress": "return", "keep_by": "reward", "keep_low": 0.3},
@@ -318,7 +318,7 @@ def test_what_progress_needs() -> None:
             learner(replace(CFG, **changes))
 
     class Blind(torch.nn.Module):
-        """Says tokens, but its sight cannot be taken apart."""
+        """Decodes tokens, and has no separate vision encoder."""
 
         def __init__(self, policy: Any) -> None:
             super().__init__()
@@ -330,5 +330,5 @@ def test_what_progress_needs() -> None:
             self.to_tokens, self.from_tokens = policy.to_tokens, policy.from_tokens
 
     with pytest.raises(CapabilityError, match="policy Blind lacks HasVisionEncoder"):
-        replace(CFG, progress="sight").build(Setup(tabletop, None, Blind(policy_on(tabletop(1))), None, seed=0))
+        replace(CFG, progress="embedding").build(Setup(tabletop, None, Blind(policy_on(tabletop(1))), None, seed=0))
     assert tokens.entropy(torch.zeros(1, 2), 1.0).item() == pytest.approx(np.log(2))

@@ -144,8 +144,8 @@ def test_words_mean_nothing_where_the_sim_does_not_say(demos: Path, monkeypatch:
 def test_flow_policies_have_eyes_too(network: str, demos: Path) -> None:
     policy = flows.policy_on(network, patch=16 if network == "pi0" else 8)
     assert isinstance(policy, HasImageFeatures)
-    seen = policy.looking(flows.observed())
-    assert seen.shape == (flows.SEEN, policy.looking_width)
+    seen = policy.image_features(flows.observed())
+    assert seen.shape == (flows.SEEN, policy.image_features_width)
     made = learner(demos, policy=policy)
     losses = [made.iterate()["loss"] for _ in range(3)]
     assert losses[-1] < losses[0]
@@ -204,4 +204,4 @@ def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> Non
     walks = kit.write_walks(tmp_path / "walks")
     with pytest.raises(CapabilityError, match="policy FlowPolicy lacks HasImageFeatures"):
         CFG.build(kit.setup(kit.flow(), dataset=walks))
-    assert grpo.policy_on(grpo.tabletop(1)).looking_width == 4 * 32
+    assert grpo.policy_on(grpo.tabletop(1)).image_features_width == 4 * 32

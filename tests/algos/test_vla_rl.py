@@ -70,7 +70,7 @@ def test_the_reader_is_a_frozen_copy_of_the_start() -> None:
         made.iterate()
     with torch.no_grad():
         assert torch.equal(made._reader(obs), read)
-        assert not torch.equal(made.policy.reader()(obs), read)
+        assert not torch.equal(made.policy.observation_encoder()(obs), read)
     changed = {**obs, "instruction": obs["instruction"].roll(1, 0)}
     assert not torch.equal(made._reader(changed), read)
 

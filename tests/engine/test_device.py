@@ -117,10 +117,13 @@ ROWS = {
     "dagger": Row(replace(DAGGER, iterations=2, updates=3), None, kit.GAUSSIAN, sim=lambda: Taught(8)),
     "grpo": Row(TOKENS, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged),
     "srpo": Row(
-        replace(TOKENS, progress="sight"), lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged
+        replace(TOKENS, progress="embedding"),
+        lambda: grpo.policy_on(grpo.tabletop(1)),
+        sim=grpo.tabletop,
+        prepare=rigged,
     ),
     "srpo by places": Row(
-        replace(TOKENS, progress="sight", encoder="places:state,meant", embed="end"),
+        replace(TOKENS, progress="embedding", encoder="places:state,meant", embed="end"),
         lambda: grpo.policy_on(grpo.tabletop(1)),
         sim=grpo.tabletop,
         prepare=rigged,

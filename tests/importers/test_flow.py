@@ -26,7 +26,7 @@ from robotrl.importers.pi0 import EMBEDDING, HEAD, PREFIXES, UNUSED, from_openpi
 from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
 from robotrl.policies.vla.networks.smolvla import SmolVla, SmolVlaCfg
 from robotrl.policies.vla.pretrained_flow import PretrainedFlow
-from robotrl.policies.vla.resize import fit
+from robotrl.policies.vla.resize import resize_with_pad
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from robotrl.sims.mujoco.tabletop.language import InstructionFamily, compositions, encode
 from robotrl.spec import HasChain, HasDecode, visible
@@ -272,13 +272,15 @@ def test_a_directory_is_read_whole(toy: tuple[str, Path, Any], sim: Any) -> None
     noise = torch.randn(4, 6, 8)
     state = (obs["state"] - torch.tensor(STATE["mean"])) / torch.tensor(STATE["std"])
     ids = [tokenizer(kind == "pi0").encode(f"{text}\n").ids for text in sim.instructions()]
-    there = torch.zeros(4, max(map(len, ids)), dtype=torch.bool)
-    padded = torch.zeros(there.shape, dtype=torch.int64)
+    token_mask = torch.zeros(4, max(map(len, ids)), dtype=torch.bool)
+    padded = torch.zeros(token_mask.shape, dtype=torch.int64)
     for row, some in enumerate(ids):
-        padded[row, : len(some)], there[row, : len(some)] = torch.tensor(some), True
+        padded[row, : len(some)], token_mask[row, : len(some)] = torch.tensor(some), True
     with torch.no_grad():
-        picture = fit(obs["image_flat_near"], 32, centred=kind == "pi0")
-        memory = net.see([net.sight(picture), None], padded, there, torch.nn.functional.pad(state.float(), (0, 5)))
+        picture = resize_with_pad(obs["image_flat_near"], 32, centered=kind == "pi0")
+        memory = net.encode_context(
+            [net.encode_images(picture), None], padded, token_mask, torch.nn.functional.pad(state.float(), (0, 5))
+        )
         x = noise
         for k in range(4):
             x = x + 0.25 * net.velocity(memory, x, torch.full((4,), k / 4))
@@ -296,7 +298,7 @@ def test_prompts_are_those_of_the_tokenizer(toy: tuple[str, Path, Any], sim: Any
     prompt, plain = loaded(path, sim).prompt, tokenizer(kind == "pi0")
     for text in SAID[::11]:
         out = prompt(torch.from_numpy(encode(text))[None])
-        assert out.ids[0][out.there[0]].tolist() == plain.encode(f"{text}\n").ids
+        assert out.ids[0][out.token_mask[0]].tolist() == plain.encode(f"{text}\n").ids
 
 
 def read_openpi(path: Path, sim: Any, **changes: Any) -> Any:
@@ -396,12 +398,12 @@ def test_statistics_by_hand() -> None:
 
 def test_pictures_are_fitted_with_black_beside_them() -> None:
     picture = torch.full((1, 4, 8, 3), 200, dtype=torch.uint8)
-    left, both = (fit(picture, 4, centred)[0, :, :, 0] for centred in (False, True))
+    left, both = (resize_with_pad(picture, 4, centered)[0, :, :, 0] for centered in (False, True))
     assert left.tolist() == [[0.0] * 4] * 2 + [[200.0] * 4] * 2
     assert both.tolist() == [[0.0] * 4] + [[200.0] * 4] * 2 + [[0.0] * 4]
     square = torch.randint(0, 256, (2, 4, 4, 3), dtype=torch.uint8)
-    assert fit(square, 4, True) is square
-    grown = fit(square, 8, True)
+    assert resize_with_pad(square, 4, True) is square
+    grown = resize_with_pad(square, 8, True)
     wanted = torch.nn.functional.interpolate(square.permute(0, 3, 1, 2).float(), scale_factor=2, mode="bilinear")
     assert torch.allclose(grown, wanted.permute(0, 2, 3, 1))
 

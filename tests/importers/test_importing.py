@@ -52,7 +52,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_policy_that_does_not_look_is_found_out(network: Any) -> None:
     policy = policy_on(network)
     found = effects(policy)
-    assert set(found.pictures) == set(policy.seen.pictures) and min(*found.pictures.values(), found.words) > 1e-4
+    assert set(found.pictures) == set(policy.roles.pictures) and min(*found.pictures.values(), found.words) > 1e-4
     vlm: Any = policy.net.trunk
     blind = vlm.model.connector.modality_projection.proj if network == "smolvla" else vlm.multi_modal_projector.linear
     for parameter in blind.parameters():

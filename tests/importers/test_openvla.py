@@ -189,7 +189,7 @@ def test_the_prompt_is_the_published_one(published: tuple[Path, OpenVla], sim: A
     for row, text in enumerate(sim.instructions()):
         whole = f"In: What action should the robot take to {text}?\nOut:"
         expected = [*made.encode(whole).ids, made.token_to_id(BLANK)]
-        assert expected[0] == 1 and ids.ids[row][ids.there[row]].tolist() == expected
+        assert expected[0] == 1 and ids.ids[row][ids.token_mask[row]].tolist() == expected
 
 
 def test_the_state_and_chunks_of_oft(tmp_path: Path, sim: Any) -> None:

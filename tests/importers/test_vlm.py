@@ -105,8 +105,8 @@ def test_every_family_sees_reads_and_says_as_its_own_code_does(family: str, publ
 
         policy.net.sample(ctx, said[0].numel(), keep)
     assert torch.cat(step, dim=1) == pytest.approx(at_once.flatten(1, 2), abs=2e-5)
-    eye, sight = policy.eye(), policy.net.sight(obs["image_flat_front"])
-    assert torch.allclose(eye(obs), sight.mean(dim=1), atol=1e-6)
+    vision_encoder, features = policy.vision_encoder(), policy.net.encode_images(obs["image_flat_front"])
+    assert torch.allclose(vision_encoder(obs), features.mean(dim=1), atol=1e-6)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -656,7 +656,7 @@ def test_it_is_imported_cloned_and_fine_tuned(
     assert not torch.equal(clone.net.action_queries, before.net.action_queries)
     run = ["--init-from", str(tmp_path / "clone"), "--run-dir", str(tmp_path / "tuned")]
     small = ["--algo.iterations", "1", "--algo.groups", "1", "--algo.group-size", "2", "--algo.tries", "1"]
-    judged = ["--algo.progress", "sight", "--algo.keep-by", "reward", "--algo.minibatch", "8", "--algo.no-bf16"]
+    judged = ["--algo.progress", "embedding", "--algo.keep-by", "reward", "--algo.minibatch", "8", "--algo.no-bf16"]
     assert main(["train", "srpo", *few, *run, *small, *judged]) == 0
     log = [json.loads(line) for line in (tmp_path / "tuned" / "scalars.jsonl").read_text().splitlines()]
     assert log[-1]["groups_drawn"] == 2

@@ -22,7 +22,7 @@ from robotrl.spec import Spec
 from tests.algos.test_opd import saved
 from tests.kits.paths_kit import ROOT
 
-SIGHT: dict[str, Any] = {"progress": "sight", "keep_by": "reward", "tries": 1}
+SIGHT: dict[str, Any] = {"progress": "embedding", "keep_by": "reward", "tries": 1}
 ENDED = [True, False, False, False, False, False, False, False]
 PAGE = ROOT / "docs" / "algorithms" / "grpo.md"
 
@@ -40,12 +40,12 @@ def test_a_policy_that_flows_is_shaped_by_the_sight_of_another(tmp_path: Path, m
     # of two groups one has all failed, and teaches by how near it came
     assert scalars["groups_kept"] == 2 and scalars["ratio_error"] <= 1e-5
     found = seen[0]
-    features, eye = made._sight(found), other.eye()
-    assert features.shape == (8, eye(found.obs).shape[1])
+    features, vision_encoder = made._embedded(found), other.vision_encoder()
+    assert features.shape == (8, vision_encoder(found.obs).shape[1])
     with torch.no_grad():
         for k in range(8):
             rows = {key: value[found.episode == k] for key, value in found.obs.items()}
-            assert torch.allclose(features[k], eye(rows).mean(dim=0), atol=1e-5)
+            assert torch.allclose(features[k], vision_encoder(rows).mean(dim=0), atol=1e-5)
 
 
 def test_an_encoder_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -64,7 +64,7 @@ def test_an_encoder_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     made = build(replace(grpo.CFG, encoder="pooled", **SIGHT), grpo.policy_on(grpo.tabletop(1)))
     seen = grpo.rigged(monkeypatch, made, ENDED)
     assert made.iterate()["groups_kept"] == 2
-    assert made._sight(seen[0]).shape == (8, 8 * 8 * 3)
+    assert made._embedded(seen[0]).shape == (8, 8 * 8 * 3)
 
 
 def metres(*names: str, unit: str = "m") -> Spec:
@@ -98,7 +98,7 @@ def test_a_failure_is_worth_how_near_its_end_came_in_the_sims_own_places(monkeyp
     found = seen[0]
     ends = [int(torch.nonzero(found.episode == k)[-1, 0]) for k in range(8)]
     hand, named, goal = (found.obs[key][ends][:, at : at + 2] for key, at in (("state", 0), ("meant", 0), ("meant", 2)))
-    assert torch.equal(made._sight(found), torch.cat([hand - named, hand - goal, named - goal], dim=1))
+    assert torch.equal(made._embedded(found), torch.cat([hand - named, hand - goal, named - goal], dim=1))
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             build(replace(grpo.CFG, encoder=encoder, embed=embed, **SIGHT), policy)
-    with pytest.raises(ConfigError, match=r"algo\.embed is 'end' beside algo\.progress 'none': expected sight"):
+    with pytest.raises(ConfigError, match=r"algo\.embed is 'end' beside algo\.progress 'none': expected embedding"):
         build(replace(grpo.CFG, embed="end"), policy)
     larger = saved(tmp_path / "larger", grpo.policy_on(grpo.tabletop(1, image_size=64)))
     with pytest.raises(ConfigError, match=r"reads 'image_flat_near', uint8 \(64, 64, 3\): the sim has uint8 \(32"):

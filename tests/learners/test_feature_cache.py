@@ -32,6 +32,7 @@ from robotrl.run.policy_checkpoint import probe
 from robotrl.spec import Cache
 from robotrl.training import train
 
+WHAT = "image-features"
 ELSEWHERE = LoraCfg(rank=4, targets=("language_model",))
 """Adapters that leave the eyes as they are."""
 CHAIN: dict[str, Any] = {
@@ -68,14 +69,14 @@ def context(policy: Any, obs: dict[str, torch.Tensor]) -> torch.Tensor:
     return ctx if isinstance(ctx, torch.Tensor) else ctx.embeddings
 
 
-@pytest.mark.parametrize(("name", "what"), [*((name, "sight") for name in MAKE), ("pi0", "context")])
+@pytest.mark.parametrize(("name", "what"), [*((name, "image-features") for name in MAKE), ("pi0", "context")])
 def test_what_is_kept_stands_for_what_was_seen(name: str, what: Cache) -> None:
     policy = MAKE[name]()
     obs = shown(policy)
     kept = FeatureCache(policy, what, rows=6, bf16=False)(obs)
     pictures = {key for key in obs if key.startswith("image_")}
-    gone = pictures if what == "sight" else set(policy.observation_spec)
-    added = {f"{key}.sight" for key in pictures} if what == "sight" else {"context"}
+    gone = pictures if what == "image-features" else set(policy.observation_spec)
+    added = {f"{key}.features" for key in pictures} if what == "image-features" else {"context"}
     assert set(kept) == (set(obs) - gone) | added and torch.equal(kept["things"], obs["things"])
     with torch.no_grad():
         assert torch.equal(context(policy, kept), context(policy, obs))
@@ -94,15 +95,25 @@ def test_what_is_kept_stands_for_what_was_seen(name: str, what: Cache) -> None:
     [
         (
             lambda: grpo.policy_on(grpo.tabletop(1)),
-            "sight",
+            "image-features",
             ConfigError,
-            "cache is 'sight', and .* learns: expected none",
+            "cache is 'image-features', and .* learns: expected none",
         ),
-        (lambda: flows.policy_on("pi0", patch=16), "context", ConfigError, "cache is 'context', .* none or sight"),
+        (
+            lambda: flows.policy_on("pi0", patch=16),
+            "context",
+            ConfigError,
+            "cache is 'context', .* none or image-features",
+        ),
         # its projection of the state learns with the expert
         (MAKE["smolvla"], "context", ConfigError, "cache is 'context', and what would be kept learns"),
-        (token, "context", CapabilityError, "TokenVlaPolicy reads while it speaks: cache can be none or sight"),
-        (kit.flow, "sight", CapabilityError, "lacks HasCache: cache is 'sight', expected none"),
+        (
+            token,
+            "context",
+            CapabilityError,
+            "TokenVlaPolicy computes .*: cache can be none or image-features",
+        ),
+        (kit.flow, "image-features", CapabilityError, "lacks HasCache: cache is 'image-features', expected none"),
     ],
 )
 def test_what_learns_is_not_kept(make: Callable[[], Any], what: Cache, error: type[Exception], message: str) -> None:
@@ -137,13 +148,13 @@ def learner(name: str, what: Cache, path: Path) -> Any:
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("grpo", "sight"),
-        ("vla-rl", "sight"),
-        ("reinflow", "sight"),
-        ("flow-sde", "sight"),
+        ("grpo", "image-features"),
+        ("vla-rl", "image-features"),
+        ("reinflow", "image-features"),
+        ("flow-sde", "image-features"),
         ("flow-sde", "context"),
-        ("flow-grpo", "sight"),
-        ("cloning", "sight"),
+        ("flow-grpo", "image-features"),
+        ("cloning", "image-features"),
     ],
 )
 def test_a_learner_learns_the_same_and_looks_less(
@@ -157,8 +168,12 @@ def test_a_learner_learns_the_same_and_looks_less(
         if name in ("grpo", "flow-grpo"):
             grpo.rigged(monkeypatch, made, [True, False, False, False, False, False, True, True])
         rows: list[int] = []
-        sight = policy.net.sight
-        monkeypatch.setattr(policy.net, "sight", lambda x, rows=rows, sight=sight: (rows.append(len(x)), sight(x))[1])
+        encode_images = policy.net.encode_images
+        monkeypatch.setattr(
+            policy.net,
+            "encode_images",
+            lambda x, rows=rows, encode_images=encode_images: (rows.append(len(x)), encode_images(x))[1],
+        )
         scalars = [made.iterate() for _ in range(2)]
         looked[kept] = sum(rows)
         ends[kept] = (scalars, {n: x.detach().clone() for n, x in policy.named_parameters() if x.requires_grad})
@@ -176,14 +191,22 @@ def test_a_learner_learns_the_same_and_looks_less(
 def test_a_run_keeps_what_its_config_says(tmp_path: Path) -> None:
     clone = grpo.saved(tmp_path / "clone")
     base = grpo.run_cfg(clone)
-    run = train(replace(base, lora=ELSEWHERE, cache="sight"), tmp_path / "run")
-    assert '"cache": "sight"' in (run / "config.json").read_text()
+    run = train(replace(base, lora=ELSEWHERE, cache="image-features"), tmp_path / "run")
+    assert '"cache": "image-features"' in (run / "config.json").read_text()
     for changes, error, message in (
-        ({"cache": "eyes"}, ConfigError, "cache is 'eyes': expected .*'sight'"),
-        ({"cache": "sight", "init_from": None}, ConfigError, "cache is 'sight' and init_from is not given"),
-        ({"cache": "sight"}, ConfigError, "cache is 'sight', and what would be kept learns"),
+        ({"cache": "eyes"}, ConfigError, "cache is 'eyes': expected .*'image-features'"),
         (
-            {"cache": "sight", "lora": ELSEWHERE, "algo": OpdCfg(teacher=str(clone), iterations=1, minibatch=8)},
+            {"cache": "image-features", "init_from": None},
+            ConfigError,
+            "cache is 'image-features' and init_from is not given",
+        ),
+        ({"cache": "image-features"}, ConfigError, "cache is 'image-features', and what would be kept learns"),
+        (
+            {
+                "cache": "image-features",
+                "lora": ELSEWHERE,
+                "algo": OpdCfg(teacher=str(clone), iterations=1, minibatch=8),
+            },
             CapabilityError,
             "OpdLearner keeps nothing of observations: expected cache none",
         ),
@@ -199,8 +222,10 @@ def test_a_picture_that_is_kept_cannot_be_shifted(tmp_path: Path) -> None:
         ({"symmetries": ("mirror",)}, "symmetries"),
     ):
         cfg = BcCfg(**{"image_shift": 0, **changes})
-        with pytest.raises(ConfigError, match=rf"cache is 'sight' and .*{said}"):
-            cfg.build(Setup(lambda: flows.tabletop(4), None, MAKE["smolvla"](), tmp_path, seed=0, cache="sight"))
+        with pytest.raises(ConfigError, match=rf"cache is 'image-features' and .*{said}"):
+            cfg.build(
+                Setup(lambda: flows.tabletop(4), None, MAKE["smolvla"](), tmp_path, seed=0, cache="image-features")
+            )
 
 
 def test_what_is_kept_is_part_of_what_a_run_needs() -> None:
@@ -209,7 +234,7 @@ def test_what_is_kept_is_part_of_what_a_run_needs() -> None:
     with without_memory(described_as["kind"]):
         made = described(described_as)
         plain, kept = (
-            footprint(made, Load(4, stored=100, cache=what), made.observation_spec) for what in ("none", "sight")
+            footprint(made, Load(4, stored=100, cache=what), made.observation_spec) for what in ("none", WHAT)
         )
-    tokens = policy.net.sight(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
+    tokens = policy.net.encode_images(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
     assert kept.stored - plain.stored == 100 * (tokens.numel() * 4 - 32 * 32 * 3)

@@ -87,7 +87,7 @@ def test_what_eyes_make_of_scenes_is_kept_too(demos: Path) -> None:
     policies[1].load_state_dict(policies[0].state_dict())
     for policy in policies:
         policy.net.vision_backbone.requires_grad_(False)
-    made, kept = learner(demos, cfg, policies[0]), learner(demos, cfg, policies[1], cache="sight")
+    made, kept = learner(demos, cfg, policies[0]), learner(demos, cfg, policies[1], cache="image-features")
     for one in (made, kept):
         one.iterate()
     assert kept._fresh is not None and "obs/image_flat_near" not in kept._fresh.arrays

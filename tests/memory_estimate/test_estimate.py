@@ -208,7 +208,7 @@ def test_networks_beside_the_policy_are_counted(tmp_path: Path) -> None:
     policy.net.language_model.requires_grad_(False)
     every = 4 * sum(p.numel() for p in policy.parameters())
     learning = 4 * sum(p.numel() for p in policy.parameters() if p.requires_grad)
-    eye = 4 * sum(p.numel() for p in policy.eye().parameters())
+    eye = 4 * sum(p.numel() for p in policy.vision_encoder().parameters())
     assert 0 < eye < every and 0 < learning < every
     base = grpo.run_cfg(clone)
 
@@ -217,14 +217,14 @@ def test_networks_beside_the_policy_are_counted(tmp_path: Path) -> None:
 
     assert held(grpo.CFG) == 0
     assert held(replace(grpo.CFG, ema=0.9)) == every and held(replace(grpo.CFG, ema=0.9), rank=4) == learning
-    assert held(replace(grpo.CFG, progress="sight")) == eye
-    assert held(replace(grpo.CFG, progress="sight", encoder=f"run:{clone}")) == stored
-    assert held(replace(grpo.CFG, progress="sight", encoder="places:state,meant")) == 0
+    assert held(replace(grpo.CFG, progress="embedding")) == eye
+    assert held(replace(grpo.CFG, progress="embedding", encoder=f"run:{clone}")) == stored
+    assert held(replace(grpo.CFG, progress="embedding", encoder="places:state,meant")) == 0
     assert held(OpdCfg(teacher=str(clone))) == stored and held(OpdCfg(teacher=str(clone), ema=0.9)) == stored + every
     assert held(VlaRlCfg()) == every and held(VlaRlCfg(), rank=4) == learning
     with without_memory():
         alike = described(policy.to_json())
-        assert beside(replace(base, algo=replace(grpo.CFG, progress="sight", ema=0.9)), alike) == every + eye
+        assert beside(replace(base, algo=replace(grpo.CFG, progress="embedding", ema=0.9)), alike) == every + eye
         assert all(p.requires_grad for p in alike.parameters()), "a copy was frozen, and not what it is of"
         bare, more = (footprint(alike, Load(1, beside=many), alike.observation_spec) for many in (0, 1000))
     assert more.weights == bare.weights + 1000 and more.total == bare.total + 1000

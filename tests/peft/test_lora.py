@@ -269,7 +269,7 @@ def learners(tmp_path: Path) -> dict[str, Callable[[], Any]]:
     return {
         "cloning": walk,
         "grpo": lambda: tabletop(replace(grpo.CFG, keep_low=0.0, keep_high=1.0, lr=1e-3), "parallel"),
-        "srpo": lambda: tabletop(replace(grpo.CFG, progress="sight", keep_low=0.0, keep_high=1.0), "parallel"),
+        "srpo": lambda: tabletop(replace(grpo.CFG, progress="embedding", keep_low=0.0, keep_high=1.0), "parallel"),
         "vla-rl": lambda: tabletop(replace(vla_rl.CFG, critic_warmup_env_steps=0), "parallel"),
         "opd": lambda: tabletop(OpdCfg(teacher=str(teacher), iterations=1, minibatch=16), "parallel"),
         "reinflow": lambda: tabletop(ReinFlowCfg(**chain, ema=0.9), "smolvla"),

@@ -377,7 +377,7 @@ def test_what_falls_short_is_named() -> None:
 
 def test_on_a_policys_reading_only_the_head_learns(demos: Path, failures: Path, tmp_path: Path) -> None:
     policy = policy_on(tabletop(1))
-    reading = policy.reader()
+    reading = policy.observation_encoder()
     reward = train_process(of_both(demos, failures), specs(), SMALL, {}, policy).reward
     own = {name: x for name, x in reward.net.named_parameters() if x.requires_grad}
     assert own and all(name.startswith("head.") for name in own)

@@ -11,7 +11,7 @@ from robotrl.config import WeightedReward, from_json, to_json
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS
 from robotrl.rewards.success import SuccessRewardCfg
-from robotrl.spec.json_fields import RENAMED_FIELDS, REVISION, brought_up, renamed_field
+from robotrl.spec.json_fields import RENAMED_FIELDS, RENAMED_VALUES, REVISION, brought_up, check_settings, renamed_field
 
 
 def as_stored_before(data: dict[str, Any]) -> dict[str, Any]:
@@ -127,3 +127,21 @@ def test_a_flag_that_counted_iterations_is_answered_with_the_one_that_counts_env
     assert main(["train", "gym-ppo", "--sim", "gym/CartPole-v1", "--algo.critic-warmup", "1"]) == 2
     wanted = "unknown option --algo.critic-warmup: it is now --algo.critic-warmup-env-steps, in env steps"
     assert wanted in capsys.readouterr().err
+
+
+def test_choices_of_revision_5_are_read_under_their_present_names(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cfg = PRESETS.load("tabletop-srpo")()
+    cfg = replace(cfg, cache="image-features", init_from="clone")
+    now = json.loads(json.dumps(to_json(cfg)))
+    before = {**now, "cache": "sight", "algo": {**now["algo"], "progress": "sight"}, "revision": 5}
+    assert brought_up(before) == now and now["algo"]["progress"] == "embedding"
+    for section, names in RENAMED_VALUES.items():
+        for field, values in names.items():
+            assert (now[section] if section else now)[field] in values.values()
+    flags = ("--cache", "image-features"), ("--algo.progress", "embedding")
+    for flag, new in flags:
+        assert main(["train", "tabletop-srpo", flag, "sight"]) == 2
+        assert f"{flag} 'sight' is unknown: it is now {new};" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="cache is 'sight': it is now 'image-features', expected"):
+        check_settings(replace(cfg, cache="sight"))  # pyright: ignore[reportArgumentType]

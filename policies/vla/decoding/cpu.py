@@ -15,10 +15,19 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, silu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from robotrl.policies.vla.decoding.parts import Map, Masks, Room, RotaryTables, attend, is_heard, products, turn_to
+from robotrl.policies.vla.decoding.parts import (
+    Map,
+    Masks,
+    RotaryTables,
+    StaticKvCache,
+    attend,
+    has_hooks,
+    products,
+    rotary_tables,
+)
 
 
-def is_plain(model: Any) -> bool:
+def decodes_on_cpu(model: Any) -> bool:
     """Tell whether a `LlamaModel` can be decoded from its weights alone, without calling its layers.
 
     The layers must be called under gradients, tracing or autocast, and if a layer has an adapter or a hook.
@@ -27,7 +36,7 @@ def is_plain(model: Any) -> bool:
         return False
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    if is_heard(model):
+    if has_hooks(model):
         return False
     leaves = [(part, nn.Linear) for layer in model.layers for part in products(layer)]
     norms = [norm for layer in model.layers for norm in (layer.input_layernorm, layer.post_attention_layernorm)]
@@ -35,48 +44,48 @@ def is_plain(model: Any) -> bool:
     return all(type(part) is kind for part, kind in leaves)
 
 
-class PlainReader:
+class CpuDecoder:
     """Decoder from the weights alone; see the module's docstring and `decode.reader`."""
 
-    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
-        self._model, self._masks, self._at, self._behind = model, masks, at, behind
+    def __init__(self, model: Any, masks: Masks, at: Tensor, positions_after: Tensor) -> None:
+        self._model, self._masks, self._positions, self._positions_after = model, masks, at, positions_after
         self._norm = _norm(model.norm)
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
         """See `Decoder.read`."""
         x, model, length = embeddings, self._model, embeddings.shape[1]
-        rows, whole = torch.arange(len(x), device=x.device), length + self._behind.shape[-1]
+        rows, whole = torch.arange(len(x), device=x.device), length + self._positions_after.shape[-1]
         self._layers = [_layer(layer, len(x)) for layer in model.layers]
-        self._kept: list[Room] = []
-        turn, seen = turn_to(model, self._at, x), self._masks.prefix
+        self._cache: list[StaticKvCache] = []
+        rotary, mask = rotary_tables(model, self._positions, x), self._masks.prefix
         for layer in self._layers:
-            asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
+            queries, keys, values = _heads(layer, _normed(layer.norm, x), rotary)
             shape = (len(x), layer.shared, whole, layer.width)
-            kept = Room(keys.new_empty(shape), values.new_empty(shape))
-            kept.keys[:, :, :length], kept.values[:, :, :length] = keys, values
-            self._kept.append(kept)
+            kv = StaticKvCache(keys.new_empty(shape), values.new_empty(shape))
+            kv.keys[:, :, :length], kv.values[:, :, :length] = keys, values
+            self._cache.append(kv)
             if layer is self._layers[-1]:
                 # the last layer needs the query of the last token only
-                asking, x = asking[rows, :, last][:, :, None], x[rows, last][:, None]
-                seen = seen[rows, :, last][:, :, None]
-            x = _after(layer, x, _attend(asking, kept, length, seen))
-        self._turns = turn_to(model, self._behind, x)
+                queries, x = queries[rows, :, last][:, :, None], x[rows, last][:, None]
+                mask = mask[rows, :, last][:, :, None]
+            x = _after(layer, x, _attend(queries, kv, length, mask))
+        self._rotary = rotary_tables(model, self._positions_after, x)
         # tokens after the prefix are never masked
-        self._hidden_from = x.new_zeros((len(x), 1, 1, whole))
-        self._hidden_from[..., :length] = self._masks.after
+        self._mask_after = x.new_zeros((len(x), 1, 1, whole))
+        self._mask_after[..., :length] = self._masks.after
         self._length = self._prefix = length
         return _normed(self._norm, x)
 
     def step(self, new: Tensor) -> Tensor:
         """See `Decoder.step`."""
         x, place = new, self._length - self._prefix
-        turn = RotaryTables(*(part[:, :, place : place + 1] for part in self._turns))
+        rotary = RotaryTables(*(part[:, :, place : place + 1] for part in self._rotary))
         at, self._length = self._length, self._length + 1
-        seen = self._hidden_from[..., : self._length]
-        for layer, kept in zip(self._layers, self._kept, strict=True):
-            asking, keys, values = _heads(layer, _normed(layer.norm, x), turn)
-            kept.keys[:, :, at : self._length], kept.values[:, :, at : self._length] = keys, values
-            x = _after(layer, x, _attend(asking, kept, self._length, seen))
+        mask = self._mask_after[..., : self._length]
+        for layer, kv in zip(self._layers, self._cache, strict=True):
+            queries, keys, values = _heads(layer, _normed(layer.norm, x), rotary)
+            kv.keys[:, :, at : self._length], kv.values[:, :, at : self._length] = keys, values
+            x = _after(layer, x, _attend(queries, kv, self._length, mask))
         return _normed(self._norm, x)
 
 
@@ -97,7 +106,7 @@ class LayerWeights(NamedTuple):
     mlp_norm: Norm
     gate_up: Map
     down: Map
-    asking: int
+    queries: int
     """Number of query heads."""
     shared: int
     """Number of key-value heads, each shared by a group of query heads."""
@@ -144,17 +153,17 @@ def _normed(norm: Norm, x: Tensor) -> Tensor:
     return rms_norm(x, x.shape[-1:], norm.weight, norm.eps)
 
 
-def _heads(layer: LayerWeights, normed: Tensor, turn: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
+def _heads(layer: LayerWeights, normed: Tensor, rotary: RotaryTables) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values (B, heads, T, width), the former two with rotary positions."""
     found = layer.heads(normed).unflatten(2, (-1, layer.width)).transpose(1, 2)
-    turning, values = found.split([layer.asking + layer.shared, layer.shared], dim=1)
-    asking, keys = turn(turning).split([layer.asking, layer.shared], dim=1)
-    return asking, keys, values
+    heads, values = found.split([layer.queries + layer.shared, layer.shared], dim=1)
+    queries, keys = rotary(heads).split([layer.queries, layer.shared], dim=1)
+    return queries, keys, values
 
 
-def _attend(asking: Tensor, kept: Room, length: int, hidden_from: Tensor) -> Tensor:
+def _attend(queries: Tensor, kv: StaticKvCache, length: int, mask_after: Tensor) -> Tensor:
     """Attention (B, Q, heads * width) of queries (B, heads, Q, width) to the first `length` cached tokens."""
-    return attend(asking, kept.keys[:, :, :length], kept.values[:, :, :length], hidden_from)
+    return attend(queries, kv.keys[:, :, :length], kv.values[:, :, :length], mask_after)
 
 
 def _after(layer: LayerWeights, x: Tensor, mixed: Tensor) -> Tensor:

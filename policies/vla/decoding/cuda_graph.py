@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from robotrl.policies.vla.decoding.llama import LayerModules, after_attention, heads, layers, read
-from robotrl.policies.vla.decoding.parts import Masks, Room, RotaryTables, attend, is_heard, turn_to
+from robotrl.policies.vla.decoding.parts import Masks, RotaryTables, StaticKvCache, attend, has_hooks, rotary_tables
 from robotrl.utils.cuda_graph import CudaGraph
 
 KIND = "cuda"
@@ -45,14 +45,14 @@ class PrefixTensors(NamedTuple):
     sin: Tensor
     last: Tensor
     """(B,) index of the last prefix token."""
-    hidden_from: Tensor
+    mask_after: Tensor
     """(B, 1, 1, L) additive attention mask of the prefix for later tokens."""
-    cos_behind: Tensor
+    cos_after: Tensor
     """(B, 1, T, width) rotary tables of the T tokens after the prefix."""
-    sin_behind: Tensor
+    sin_after: Tensor
 
 
-class CudaGraphDecoder:
+class DecoderGraphs:
     """Decoder of sequences of one shape by two captured functions, for the prefix and for a token.
 
     Args:
@@ -63,37 +63,38 @@ class CudaGraphDecoder:
 
     def __init__(self, model: Any, example: PrefixTensors, capture: Capture) -> None:
         stack, norm = layers(model), model.norm
-        rows, length, count = len(example.embeddings), example.embeddings.shape[1], example.cos_behind.shape[2]
+        rows, length, count = len(example.embeddings), example.embeddings.shape[1], example.cos_after.shape[2]
         whole = length + count
         # a first pass shows the dtype of keys and values, which depends on autocast
         _, first = _read(stack, example)
         memory = [
-            Room(*(x.new_zeros((rows, x.shape[1], whole, x.shape[3])) for x in (of.keys, of.values))) for of in first
+            StaticKvCache(*(x.new_zeros((rows, x.shape[1], whole, x.shape[3])) for x in (of.keys, of.values)))
+            for of in first
         ]
-        hidden_from = example.hidden_from.new_zeros((rows, 1, 1, whole))
-        turns = RotaryTables(torch.zeros_like(example.cos_behind), torch.zeros_like(example.sin_behind))
-        places = torch.arange(whole, device=hidden_from.device)
+        mask_after = example.mask_after.new_zeros((rows, 1, 1, whole))
+        rotary_after = RotaryTables(torch.zeros_like(example.cos_after), torch.zeros_like(example.sin_after))
+        places = torch.arange(whole, device=mask_after.device)
         self._places = places[:count]
-        self.sentences = 0
+        self.sequences = 0
         """Number of sequences begun; a new one overwrites the cache of the one before."""
 
         def begin(*prefix: Tensor) -> Tensor:
             given = PrefixTensors(*prefix)
             hidden, found = _read(stack, given)
-            for kept, of in zip(memory, found, strict=True):
-                kept.keys[:, :, :length], kept.values[:, :, :length] = of.keys, of.values
-            hidden_from[..., :length] = given.hidden_from
-            turns.cos.copy_(given.cos_behind)
-            turns.sin.copy_(given.sin_behind)
+            for kv, of in zip(memory, found, strict=True):
+                kv.keys[:, :, :length], kv.values[:, :, :length] = of.keys, of.values
+            mask_after[..., :length] = given.mask_after
+            rotary_after.cos.copy_(given.cos_after)
+            rotary_after.sin.copy_(given.sin_after)
             return norm(hidden)
 
         def step(x: Tensor, place: Tensor) -> Tensor:
             at = place + length
-            turn = RotaryTables(turns.cos.index_select(2, place), turns.sin.index_select(2, place))
+            rotary = RotaryTables(rotary_after.cos.index_select(2, place), rotary_after.sin.index_select(2, place))
             # tokens not decoded yet are masked, as gaps are
-            seen = hidden_from.masked_fill(places > at, torch.finfo(hidden_from.dtype).min)
-            for layer, kept in zip(stack, memory, strict=True):
-                x = after_attention(layer, x, _attend(layer, layer.norm(x), turn, seen, kept, at))
+            mask = mask_after.masked_fill(places > at, torch.finfo(mask_after.dtype).min)
+            for layer, kv in zip(stack, memory, strict=True):
+                x = after_attention(layer, x, _attend(layer, layer.norm(x), rotary, mask, kv, at))
             return norm(x)
 
         self._begin = capture(begin, tuple(example))
@@ -101,7 +102,7 @@ class CudaGraphDecoder:
 
     def begin(self, prefix: PrefixTensors) -> Tensor:
         """Run the prefix: hidden state (B, 1, D) at the last token of each row."""
-        self.sentences += 1
+        self.sequences += 1
         return self._begin(*prefix)
 
     def step(self, new: Tensor, place: int) -> Tensor:
@@ -109,18 +110,24 @@ class CudaGraphDecoder:
         return self._step(new, self._places[place : place + 1])
 
 
-class GraphReader:
+class CudaGraphDecoder:
     """Decoder that replays CUDA graphs; see the module's docstring and `decode.reader`."""
 
-    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor, sayer: CudaGraphDecoder) -> None:
-        self._model, self._masks, self._at, self._behind, self._sayer = model, masks, at, behind, sayer
+    def __init__(self, model: Any, masks: Masks, at: Tensor, positions_after: Tensor, graphs: DecoderGraphs) -> None:
+        self._model, self._masks, self._positions, self._positions_after, self._graphs = (
+            model,
+            masks,
+            at,
+            positions_after,
+            graphs,
+        )
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
         """See `Decoder.read`."""
-        self._rows, self._said = len(embeddings), 0
-        prefix = prefix_of(self._model, embeddings, last, self._masks, self._at, self._behind)
-        hidden = self._sayer.begin(filled(prefix))
-        self._sentence = self._sayer.sentences
+        self._rows, self._step_index = len(embeddings), 0
+        prefix = prefix_of(self._model, embeddings, last, self._masks, self._positions, self._positions_after)
+        hidden = self._graphs.begin(filled(prefix))
+        self._sentence = self._graphs.sequences
         return hidden[: self._rows]
 
     def step(self, new: Tensor) -> Tensor:
@@ -129,13 +136,13 @@ class GraphReader:
         Raises:
             RuntimeError: another sequence of this shape was begun meanwhile.
         """
-        if self._sayer.sentences != self._sentence:
+        if self._graphs.sequences != self._sentence:
             raise RuntimeError("a sentence goes on after another one of its shape was begun: expected one at a time")
-        place, self._said = self._said, self._said + 1
-        return self._sayer.step(_filled(new), place)[: self._rows]
+        place, self._step_index = self._step_index, self._step_index + 1
+        return self._graphs.step(_filled(new), place)[: self._rows]
 
 
-class SentenceShape(NamedTuple):
+class SequenceShape(NamedTuple):
     """Shape of sequences that share a graph."""
 
     rows: int
@@ -163,26 +170,26 @@ class _Known(NamedTuple):
     state: CaptureState
     length: tuple[int, int]
     """L and T: graphs of other lengths are dropped."""
-    seen: set[SentenceShape]
-    sayers: dict[SentenceShape, CudaGraphDecoder]
+    seen: set[SequenceShape]
+    graphs: dict[SequenceShape, DecoderGraphs]
 
 
 _KNOWN: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
 
 
-def graph_reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> GraphReader | None:
+def graph_decoder(model: Any, masks: Masks, at: Tensor, positions_after: Tensor) -> CudaGraphDecoder | None:
     """Graph decoder for a shape seen before; None for a new shape and where graphs are not possible.
 
     Args:
         model: a `LlamaModel`.
         masks: attention masks of the prefix.
         at: (B, L) positions of the prefix.
-        behind: (B, T) positions of the T tokens after it.
+        positions_after: (B, T) positions of the T tokens after it.
     """
-    if model.device.type != KIND or torch.is_grad_enabled() or torch.compiler.is_compiling() or is_heard(model):
+    if model.device.type != KIND or torch.is_grad_enabled() or torch.compiler.is_compiling() or has_hooks(model):
         return None
-    shape = SentenceShape(_power(len(at)), at.shape[1], behind.shape[1], masks.after.dtype)
-    if not shape.after or kept_bytes(model.config, shape) > LARGEST:
+    shape = SequenceShape(_power(len(at)), at.shape[1], positions_after.shape[1], masks.after.dtype)
+    if not shape.after or cache_bytes(model.config, shape) > LARGEST:
         return None
     state, length = state_of(model), (shape.prefix, shape.after)
     known = _KNOWN.get(model)
@@ -191,12 +198,12 @@ def graph_reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> GraphR
     if shape not in known.seen:
         known.seen.add(shape)
         return None
-    if shape not in known.sayers:
-        known.sayers[shape] = _captured(model, masks, at, behind)
-    return GraphReader(model, masks, at, behind, known.sayers[shape])
+    if shape not in known.graphs:
+        known.graphs[shape] = _captured(model, masks, at, positions_after)
+    return CudaGraphDecoder(model, masks, at, positions_after, known.graphs[shape])
 
 
-def kept_bytes(cfg: Any, shape: SentenceShape) -> int:
+def cache_bytes(cfg: Any, shape: SequenceShape) -> int:
     """Upper bound on the size of the key-value cache, in bytes."""
     width = cfg.num_key_value_heads * (cfg.head_dim or cfg.hidden_size // cfg.num_attention_heads)
     # rotated keys are float32 whatever the network computes in
@@ -213,10 +220,14 @@ def state_of(model: Any) -> CaptureState:
     return CaptureState(tuple(map(id, parts)), addresses, adapters, cast)
 
 
-def prefix_of(model: Any, embeddings: Tensor, last: Tensor, masks: Masks, at: Tensor, behind: Tensor) -> PrefixTensors:
+def prefix_of(
+    model: Any, embeddings: Tensor, last: Tensor, masks: Masks, at: Tensor, positions_after: Tensor
+) -> PrefixTensors:
     """Inputs of the prefix pass; for the arguments see `decode.reader` and `Decoder.read`."""
-    turn, turns = turn_to(model, at, embeddings), turn_to(model, behind, embeddings)
-    return PrefixTensors(embeddings, masks.prefix, turn.cos, turn.sin, last, masks.after, turns.cos, turns.sin)
+    rotary, rotary_after = rotary_tables(model, at, embeddings), rotary_tables(model, positions_after, embeddings)
+    return PrefixTensors(
+        embeddings, masks.prefix, rotary.cos, rotary.sin, last, masks.after, rotary_after.cos, rotary_after.sin
+    )
 
 
 def filled(prefix: PrefixTensors) -> PrefixTensors:
@@ -224,13 +235,19 @@ def filled(prefix: PrefixTensors) -> PrefixTensors:
     return PrefixTensors(*(_filled(x) for x in prefix))
 
 
-def _captured(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> CudaGraphDecoder:
+def _captured(model: Any, masks: Masks, at: Tensor, positions_after: Tensor) -> DecoderGraphs:
     """Capture the graphs of a shape, on embeddings of zeros."""
     # static tensors must be no inference tensors, which cannot be written to outside inference mode
     with torch.inference_mode(False), torch.no_grad():
         embeddings = torch.zeros((*at.shape, model.config.hidden_size), dtype=masks.after.dtype, device=at.device)
-        ours = (embeddings, torch.zeros_like(at[:, 0]), Masks(*(x.clone() for x in masks)), at.clone(), behind.clone())
-        return CudaGraphDecoder(model, filled(prefix_of(model, *ours)), _graph)
+        ours = (
+            embeddings,
+            torch.zeros_like(at[:, 0]),
+            Masks(*(x.clone() for x in masks)),
+            at.clone(),
+            positions_after.clone(),
+        )
+        return DecoderGraphs(model, filled(prefix_of(model, *ours)), _graph)
 
 
 def _graph(function: Function, arguments: tuple[Tensor, ...]) -> Function:
@@ -241,12 +258,14 @@ def _read(stack: list[LayerModules], prefix: PrefixTensors) -> Any:
     return read(stack, prefix.embeddings, RotaryTables(prefix.cos, prefix.sin), prefix.mask, prefix.last)
 
 
-def _attend(layer: LayerModules, normed: Tensor, turn: RotaryTables, seen: Tensor, kept: Room, at: Tensor) -> Tensor:
+def _attend(
+    layer: LayerModules, normed: Tensor, rotary: RotaryTables, mask: Tensor, kv: StaticKvCache, at: Tensor
+) -> Tensor:
     """Attention (B, 1, heads * width) of one token, which is written to the cache at index `at` (1,) first."""
-    asking, key, value = (heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
-    kept.keys.index_copy_(2, at, turn(key))
-    kept.values.index_copy_(2, at, value)
-    return attend(turn(asking), kept.keys, kept.values, seen)
+    query, key, value = (heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
+    kv.keys.index_copy_(2, at, rotary(key))
+    kv.values.index_copy_(2, at, value)
+    return attend(rotary(query), kv.keys, kv.values, mask)
 
 
 def _filled(x: Tensor) -> Tensor:

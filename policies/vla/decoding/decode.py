@@ -12,45 +12,45 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaModel
 
-from robotrl.policies.vla.decoding.cpu import PlainReader, is_plain
-from robotrl.policies.vla.decoding.cuda_graph import graph_reader
-from robotrl.policies.vla.decoding.llama import LlamaReader
+from robotrl.policies.vla.decoding.cpu import CpuDecoder, decodes_on_cpu
+from robotrl.policies.vla.decoding.cuda_graph import graph_decoder
+from robotrl.policies.vla.decoding.llama import LlamaDecoder
 from robotrl.policies.vla.decoding.parts import Decoder, Masks
 
 
-def reader(model: Any, masks: Masks, at: Tensor, behind: Tensor) -> Decoder:
+def decoder(model: Any, masks: Masks, at: Tensor, positions_after: Tensor) -> Decoder:
     """The fastest decoder that a language model allows.
 
     Args:
         model: a model of `transformers`, from embeddings to hidden states.
         masks: attention masks of the prefix.
         at: (B, L) or (n, B, L) positions of the prefix.
-        behind: (B, T) or (n, B, T) positions of the T tokens after it.
+        positions_after: (B, T) or (n, B, T) positions of the T tokens after it.
     """
     # a subclass may compute otherwise, and our decoders support the published activation only
     if type(model) is not LlamaModel or model.config.hidden_act != "silu":
-        return CachedReader(model, masks, at, behind)
-    if replayed := graph_reader(model, masks, at, behind):
+        return CachedDecoder(model, masks, at, positions_after)
+    if replayed := graph_decoder(model, masks, at, positions_after):
         return replayed
-    return (PlainReader if is_plain(model) else LlamaReader)(model, masks, at, behind)
+    return (CpuDecoder if decodes_on_cpu(model) else LlamaDecoder)(model, masks, at, positions_after)
 
 
-class CachedReader:
-    """Decoder with the key-value cache of `transformers`; see `reader`."""
+class CachedDecoder:
+    """Decoder with the key-value cache of `transformers`; see `decoder`."""
 
-    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
-        self._model, self._masks, self._at, self._behind = model, masks, at, behind
+    def __init__(self, model: Any, masks: Masks, at: Tensor, positions_after: Tensor) -> None:
+        self._model, self._masks, self._positions, self._positions_after = model, masks, at, positions_after
         self._cache: Any = DynamicCache()
         self._steps = 0
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
         """See `Decoder.read`."""
-        hidden = self._go(embeddings, self._masks.prefix, self._at)
+        hidden = self._go(embeddings, self._masks.prefix, self._positions)
         return hidden[torch.arange(len(hidden), device=hidden.device), last][:, None]
 
     def step(self, new: Tensor) -> Tensor:
         """See `Decoder.step`."""
-        at = self._behind[..., self._steps : self._steps + 1]
+        at = self._positions_after[..., self._steps : self._steps + 1]
         self._steps += 1
         since = self._masks.after.new_zeros((len(new), 1, 1, self._steps))
         return self._go(new, torch.cat([self._masks.after, since], dim=3), at)

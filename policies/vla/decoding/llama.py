@@ -14,27 +14,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from robotrl.policies.vla.decoding.parts import Map, Masks, RotaryTables, attend, products, turn_to
+from robotrl.policies.vla.decoding.parts import Map, Masks, RotaryTables, attend, products, rotary_tables
 
 
-class LlamaReader:
+class LlamaDecoder:
     """Decoder through the model's layers; see the module's docstring and `decode.reader`."""
 
-    def __init__(self, model: Any, masks: Masks, at: Tensor, behind: Tensor) -> None:
-        self._model, self._masks, self._at, self._behind = model, masks, at, behind
+    def __init__(self, model: Any, masks: Masks, at: Tensor, positions_after: Tensor) -> None:
+        self._model, self._masks, self._positions, self._positions_after = model, masks, at, positions_after
         self._stack = layers(model)
-        self._kept: list[LayerCache] = []
+        self._cache: list[LayerCache] = []
 
     def read(self, embeddings: Tensor, last: Tensor) -> Tensor:
         """See `Decoder.read`."""
-        turn = turn_to(self._model, self._at, embeddings)
-        hidden, self._kept = read(self._stack, embeddings, turn, self._masks.prefix, last)
-        self._turns = iter(each_of(turn_to(self._model, self._behind, hidden)))
+        rotary = rotary_tables(self._model, self._positions, embeddings)
+        hidden, self._cache = read(self._stack, embeddings, rotary, self._masks.prefix, last)
+        self._rotary = iter(each_of(rotary_tables(self._model, self._positions_after, hidden)))
         return self._model.norm(hidden)
 
     def step(self, new: Tensor) -> Tensor:
         """See `Decoder.step`."""
-        hidden, self._kept = step(self._stack, new, next(self._turns), self._masks.after, self._kept)
+        hidden, self._cache = step(self._stack, new, next(self._rotary), self._masks.after, self._cache)
         return self._model.norm(hidden)
 
 
@@ -75,61 +75,65 @@ def layers(model: Any) -> list[LayerModules]:
     return found
 
 
-def each_of(turn: RotaryTables) -> list[RotaryTables]:
+def each_of(rotary: RotaryTables) -> list[RotaryTables]:
     """Split rotary tables into one for each of T positions."""
-    return [RotaryTables(turn.cos[:, :, t : t + 1], turn.sin[:, :, t : t + 1]) for t in range(turn.cos.shape[2])]
+    return [RotaryTables(rotary.cos[:, :, t : t + 1], rotary.sin[:, :, t : t + 1]) for t in range(rotary.cos.shape[2])]
 
 
 def read(
-    stack: list[LayerModules], x: Tensor, turn: RotaryTables, mask: Tensor, last: Tensor
+    stack: list[LayerModules], x: Tensor, rotary: RotaryTables, mask: Tensor, last: Tensor
 ) -> tuple[Tensor, list[LayerCache]]:
     """Run the prefix: hidden state (B, 1, D) of its last token, before the final norm, and the cache by layer.
 
     Args:
         stack: layers.
         x: (B, L, D) embeddings.
-        turn: rotary tables of the prefix.
+        rotary: rotary tables of the prefix.
         mask: (B, 1, L, L) additive attention mask.
         last: (B,) index of the last token.
     """
     rows = torch.arange(len(x), device=x.device)
-    asking, asked_at, seen = x, turn, mask
-    kept: list[LayerCache] = []
+    query_input, query_rotary, query_mask = x, rotary, mask
+    kv: list[LayerCache] = []
     for layer in stack:
         normed = layer.norm(x)
-        k, v = turn(heads(layer, layer.key(normed))), heads(layer, layer.value(normed))
+        k, v = rotary(heads(layer, layer.key(normed))), heads(layer, layer.value(normed))
         k, v = k.contiguous(), v.contiguous()
-        kept.append(LayerCache(k, v, k[:, :, :0], v[:, :, :0]))
+        kv.append(LayerCache(k, v, k[:, :, :0], v[:, :, :0]))
         if layer is stack[-1]:
             # the last layer needs the query of the last token only
-            asking, normed, seen = x[rows, last][:, None], normed[rows, last][:, None], mask[rows, :, last][:, :, None]
-            asked_at = RotaryTables(turn.cos[rows, :, last][:, :, None], turn.sin[rows, :, last][:, :, None])
-        q = asked_at(heads(layer, layer.query(normed)))
-        asking = x = after_attention(layer, asking, attend(q, k, v, seen))
-    return asking, kept
+            query_input, normed, query_mask = (
+                x[rows, last][:, None],
+                normed[rows, last][:, None],
+                mask[rows, :, last][:, :, None],
+            )
+            query_rotary = RotaryTables(rotary.cos[rows, :, last][:, :, None], rotary.sin[rows, :, last][:, :, None])
+        q = query_rotary(heads(layer, layer.query(normed)))
+        query_input = x = after_attention(layer, query_input, attend(q, k, v, query_mask))
+    return query_input, kv
 
 
 def step(
-    stack: list[LayerModules], x: Tensor, turn: RotaryTables, hidden_from: Tensor, kept: list[LayerCache]
+    stack: list[LayerModules], x: Tensor, rotary: RotaryTables, mask_after: Tensor, kv: list[LayerCache]
 ) -> tuple[Tensor, list[LayerCache]]:
     """Run one token: its hidden state (B, 1, D), before the final norm, and the extended cache by layer.
 
     Args:
         stack: layers.
         x: (B, 1, D) embedding of the token.
-        turn: rotary tables of its position.
-        hidden_from: (B, 1, 1, L) additive attention mask of the prefix: the lowest number at a gap.
-        kept: cache by layer.
+        rotary: rotary tables of its position.
+        mask_after: (B, 1, 1, L) additive attention mask of the prefix: the lowest number at a gap.
+        kv: cache by layer.
     """
     after: list[LayerCache] = []
-    for layer, memory in zip(stack, kept, strict=True):
+    for layer, memory in zip(stack, kv, strict=True):
         normed = layer.norm(x)
         q, k, v = (heads(layer, project(normed)) for project in (layer.query, layer.key, layer.value))
         memory = memory._replace(
-            new_keys=torch.cat([memory.new_keys, turn(k)], dim=2), new_values=torch.cat([memory.new_values, v], dim=2)
+            new_keys=torch.cat([memory.new_keys, rotary(k)], dim=2), new_values=torch.cat([memory.new_values, v], dim=2)
         )
         after.append(memory)
-        x = after_attention(layer, x, _attend(turn(q), memory, hidden_from))
+        x = after_attention(layer, x, _attend(rotary(q), memory, mask_after))
     return x, after
 
 
@@ -145,13 +149,13 @@ def after_attention(layer: LayerModules, x: Tensor, mixed: Tensor) -> Tensor:
     return x + layer.down(silu(layer.gate(normed)) * layer.up(normed))
 
 
-def _attend(q: Tensor, memory: LayerCache, hidden_from: Tensor) -> Tensor:
+def _attend(q: Tensor, memory: LayerCache, mask_after: Tensor) -> Tensor:
     """Attention (B, 1, heads * width) of one token's queries (B, heads, 1, width), with grouped key heads."""
     batch, heads, _, width = q.shape
     shared = memory.keys.shape[1]
     # queries that share keys are the rows of one product
     q = q.reshape(batch, shared, heads // shared, width) / math.sqrt(width)
-    before = q @ memory.keys.transpose(2, 3) + hidden_from
+    before = q @ memory.keys.transpose(2, 3) + mask_after
     since = q @ memory.new_keys.transpose(2, 3)
     share = torch.cat([before, since], dim=3).softmax(dim=3)
     length = memory.keys.shape[2]

@@ -67,13 +67,13 @@ def products(layer: Any) -> Products:
     return Products(*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
 
 
-def turn_to(model: Any, at: Tensor, like: Tensor) -> RotaryTables:
+def rotary_tables(model: Any, at: Tensor, like: Tensor) -> RotaryTables:
     """Rotary tables of positions (B, T); `like` gives dtype and device."""
     cos, sin = model.rotary_emb(like, at)
     return RotaryTables(cos[:, None], sin[:, None])
 
 
-class Room(NamedTuple):
+class StaticKvCache(NamedTuple):
     """Static key-value cache of a layer, allocated for the whole sequence."""
 
     keys: Tensor
@@ -81,21 +81,21 @@ class Room(NamedTuple):
     values: Tensor
 
 
-def attend(asking: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Attention (B, Q, heads * width) of queries (B, heads, Q, width), with grouped key-value heads.
 
     Args:
-        asking: queries.
+        query: queries.
         keys: (B, heads, T, width).
         values: (B, heads, T, width).
-        seen: (B, 1, Q, T) additive attention mask.
+        mask: (B, 1, Q, T) additive attention mask.
     """
-    grouped = asking.shape[1] != keys.shape[1]
-    mixed = scaled_dot_product_attention(asking, keys, values, attn_mask=seen, enable_gqa=grouped)
+    grouped = query.shape[1] != keys.shape[1]
+    mixed = scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=grouped)
     return mixed.transpose(1, 2).flatten(2)
 
 
-def is_heard(model: Any) -> bool:
+def has_hooks(model: Any) -> bool:
     """Tell whether any module in a `LlamaModel`'s layers has a forward hook."""
-    parts = [part for layer in model.layers for part in layer.modules()] + [model.norm]
-    return any(vars(part)[hooks] for part in parts for hooks in HOOKS)
+    modules = [part for layer in model.layers for part in layer.modules()] + [model.norm]
+    return any(vars(part)[hooks] for part in modules for hooks in HOOKS)

@@ -24,7 +24,7 @@ class SplitContext(NamedTuple):
     """(B, layers, L, D) with rotary positions."""
     values: Tensor
     """(B, layers, L, D)"""
-    there: Tensor
+    token_mask: Tensor
     """(B, L) bool: False for padding of a prompt and for missing cameras."""
 
 
@@ -50,14 +50,14 @@ def unpack(ctx: Tensor, sizes: ContextSizes) -> SplitContext:
     """Inverse of `pack`, by views."""
     each = sizes.layers * sizes.width
     length = (ctx.shape[1] - sizes.features - sizes.state) // (2 * each + 1)
-    features, state, keys, values, there = ctx.split(
+    features, state, keys, values, token_mask = ctx.split(
         [sizes.features, sizes.state, length * each, length * each, length], dim=1
     )
     shape = (sizes.layers, length, sizes.width)
-    return SplitContext(features, state, keys.unflatten(1, shape), values.unflatten(1, shape), there > 0.5)
+    return SplitContext(features, state, keys.unflatten(1, shape), values.unflatten(1, shape), token_mask > 0.5)
 
 
-def mean_over(hidden: Tensor, there: Tensor) -> Tensor:
-    """Mean (B, D) of hidden states (B, L, D) over the tokens that are not padding (`there`, (B, L))."""
-    weight = there.to(hidden.dtype)[..., None]
+def mean_over(hidden: Tensor, token_mask: Tensor) -> Tensor:
+    """Mean (B, D) of hidden states (B, L, D) over the tokens that are not padding (`token_mask`, (B, L))."""
+    weight = token_mask.to(hidden.dtype)[..., None]
     return (hidden * weight).sum(dim=1) / weight.sum(dim=1)

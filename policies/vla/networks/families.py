@@ -22,7 +22,7 @@ ASKED = "What action should the robot take to {task}?"
 class VlmFamily(NamedTuple):
     """Functions and settings of a model family."""
 
-    see: Callable[[Any, Tensor], Tensor]
+    encode_images: Callable[[Any, Tensor], Tensor]
     """Image embeddings (B, P, D) from the model without its head and normalised pixels (B, 3, S, S)."""
     own: Callable[[Any, Tensor, Tensor], dict[str, Tensor]]
     """Arguments of the model's own forward pass for pixels and the mask (B, T) of image tokens."""
@@ -52,8 +52,8 @@ def _features(model: Any, pixels: Tensor) -> Tensor:
 def _connected(model: Any, pixels: Tensor) -> Tensor:
     """Image embeddings without the model's own removal of blank images, which makes shapes depend on the data."""
     side = pixels.shape[-1] // model.config.vision_config.patch_size
-    there = torch.ones((len(pixels), side, side), dtype=torch.bool, device=pixels.device)
-    return model.connector(model.vision_model(pixel_values=pixels, patch_attention_mask=there).last_hidden_state)
+    token_mask = torch.ones((len(pixels), side, side), dtype=torch.bool, device=pixels.device)
+    return model.connector(model.vision_model(pixel_values=pixels, patch_attention_mask=token_mask).last_hidden_state)
 
 
 def _in_patches(model: Any, pixels: Tensor) -> Tensor:
@@ -102,17 +102,17 @@ def _patched(model: Any, pixels: Tensor, picture: Tensor) -> dict[str, Tensor]:
 # positions
 
 
-def _in_time_and_plane(there: Tensor, at: Place) -> Tensor:
+def _in_time_and_plane(token_mask: Tensor, at: Place) -> Tensor:
     """Positions (3, B, T) in time, row and column (M-RoPE, Wang et al. 2024, 2409.12191); an image has one time."""
     count = at.end - at.start
     side = round(count**0.5)
-    line = places(there)
+    line = places(token_mask)
     # n x n image tokens advance the positions of later tokens by n
     line = torch.cat([line[:, : at.end], line[:, at.end :] - count + side], dim=1)
-    within = torch.arange(count, device=there.device)
+    within = torch.arange(count, device=token_mask.device)
     plane = torch.stack([torch.zeros_like(within), within // side, within % side]) + at.start
     axes = line.expand(3, -1, -1)
-    inside = plane[:, None].expand(-1, len(there), -1)
+    inside = plane[:, None].expand(-1, len(token_mask), -1)
     return torch.cat([axes[..., : at.start], inside, axes[..., at.end :]], dim=2)
 
 

@@ -149,29 +149,29 @@ class OpenVla(AutoregressiveVla):
         """See `AutoregressiveVla`."""
         return self.language_model.lm_head.weight
 
-    def sight(self, pictures: Tensor) -> Tensor:
+    def encode_images(self, pictures: Tensor) -> Tensor:
         """Patch features (B, P, V) of images (B, S, S, 3), uint8, from both towers."""
         return self.vision_backbone(pictures)
 
-    def seen(self, sight: Tensor) -> Tensor:
+    def project(self, features: Tensor) -> Tensor:
         """See `AutoregressiveVla`."""
-        return self.projector(sight)
+        return self.projector(features)
 
-    def eye(self) -> nn.Module:
+    def vision_encoder(self) -> nn.Module:
         """A copy of both towers."""
         return copy.deepcopy(self.vision_backbone)
 
-    def prefix(self, patches: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
+    def prefix(self, patches: Tensor, ids: Tensor, token_mask: Tensor, state: Tensor | None = None) -> Prefix:
         """See `AutoregressiveVla`; the image follows the prompt's first token."""
         words = self.embed(ids)
-        seen = [self.seen(patches)]
+        seen = [self.project(patches)]
         if state is not None:
             seen.append(self.proprio_projector(state)[:, None])
         middle = torch.cat(seen, dim=1)
         always = torch.ones(middle.shape[:2], dtype=torch.bool, device=ids.device)
         return Prefix(
             torch.cat([words[:, :1], middle, words[:, 1:]], dim=1),
-            torch.cat([there[:, :1], always, there[:, 1:]], dim=1),
+            torch.cat([token_mask[:, :1], always, token_mask[:, 1:]], dim=1),
         )
 
 

@@ -88,36 +88,38 @@ class Pi0(nn.Module):
         """Side of an image, in pixels."""
         return self.cfg.image
 
-    def sight(self, pictures: Tensor) -> Tensor:
+    def encode_images(self, pictures: Tensor) -> Tensor:
         """Image features: tokens (B, P, D) of a camera's images (B, S, S, 3), uint8."""
         vlm = self.net.model.vlm
         pixels = pictures.permute(0, 3, 1, 2).to(vlm.get_input_embeddings().weight.dtype) / 127.5 - 1
         return vlm.get_image_features(pixels).pooler_output
 
-    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> SplitContext:
+    def encode_context(
+        self, shown: Sequence[Tensor | None], ids: Tensor, token_mask: Tensor, state: Tensor
+    ) -> SplitContext:
         """See `FlowNet.see`."""
         vlm = self.net.model.vlm
         words = vlm.get_input_embeddings()(ids)
         tokens, seen = zip(*(self._or_missing(x, words) for x in shown), strict=True)
         hidden = torch.cat([*tokens, words], dim=1)
-        everyone = torch.cat([*seen, there], dim=1)
+        token_mask = torch.cat([*seen, token_mask], dim=1)
         out = vlm(
             inputs_embeds=hidden,
-            attention_mask=everyone.long(),
-            position_ids=everyone.long().cumsum(dim=1) - 1,
-            token_type_ids=torch.zeros_like(everyone, dtype=torch.long),
+            attention_mask=token_mask.long(),
+            position_ids=token_mask.long().cumsum(dim=1) - 1,
+            token_type_ids=torch.zeros_like(token_mask, dtype=torch.long),
             use_cache=True,
         )
         layers = out.past_key_values.layers
         keys, values = (torch.stack([_flat(x) for x in row], dim=1) for row in zip(*map(_kept, layers), strict=True))
-        return SplitContext(mean_over(out.last_hidden_state, everyone), state, keys, values, everyone)
+        return SplitContext(mean_over(out.last_hidden_state, token_mask), state, keys, values, token_mask)
 
     def velocity(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.velocity`."""
         # the published velocity points from action to noise
-        return -self.net.action_out_proj(self.moving(memory, x, t))
+        return -self.net.action_out_proj(self.expert_states(memory, x, t))
 
-    def moving(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
+    def expert_states(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.moving`."""
         cache = DynamicCache()
         shape = (self.cfg.kv_heads, self.cfg.head_width)
@@ -126,7 +128,7 @@ class Pi0(nn.Module):
             k, v = (part.unflatten(2, shape).transpose(1, 2) for part in kept)
             cache.update(k, v, index)
         asked = self.net.embed_action_time(memory.state, x, 1 - t)
-        out = self.net.model(action_embeds=asked, attention_mask=memory.there.long(), past_key_values=cache)
+        out = self.net.model(action_embeds=asked, attention_mask=memory.token_mask.long(), past_key_values=cache)
         # skip the state's token
         return out.last_hidden_state[:, -x.shape[1] :]
 

@@ -125,14 +125,16 @@ class SmolVla(nn.Module):
         """Side of an image, in pixels."""
         return self.cfg.image
 
-    def sight(self, pictures: Tensor) -> Tensor:
+    def encode_images(self, pictures: Tensor) -> Tensor:
         """Image features: tokens (B, P, D) of a camera's images (B, S, S, 3), uint8."""
         model = self.vlm_with_expert.vlm.model
         dtype = model.text_model.embed_tokens.weight.dtype
         pixels = pictures.permute(0, 3, 1, 2).to(dtype) / 127.5 - 1
         return model.connector(model.vision_model(pixel_values=pixels).last_hidden_state)
 
-    def see(self, shown: Sequence[Tensor | None], ids: Tensor, there: Tensor, state: Tensor) -> SplitContext:
+    def encode_context(
+        self, shown: Sequence[Tensor | None], ids: Tensor, token_mask: Tensor, state: Tensor
+    ) -> SplitContext:
         """See `FlowNet.see`."""
         model = self.vlm_with_expert.vlm.model
         words = model.text_model.embed_tokens(ids)
@@ -140,26 +142,26 @@ class SmolVla(nn.Module):
         scale = math.sqrt(self.cfg.width)
         measured = self.state_proj(state)[:, None]
         hidden = torch.cat([*(scale * x for x in tokens), scale * words, measured], dim=1)
-        everyone = torch.cat([*seen, there, there.new_ones(len(ids), 1)], dim=1)
+        token_mask = torch.cat([*seen, token_mask, token_mask.new_ones(len(ids), 1)], dim=1)
         # the state attends to all tokens; only the state attends to it
-        among = everyone[:, None, :].expand(-1, hidden.shape[1], -1).clone()
+        among = token_mask[:, None, :].expand(-1, hidden.shape[1], -1).clone()
         among[:, :-1, -1] = False
-        rotation = rotations(everyone.long().cumsum(dim=1) - 1, self.cfg.head_width, hidden.dtype)
+        rotation = rotations(token_mask.long().cumsum(dim=1) - 1, self.cfg.head_width, hidden.dtype)
         keys, values = list[Tensor](), list[Tensor]()
         for index, layer in enumerate(model.text_model.layers):
             hidden, k, v = through(layer, self._see_in, layer, hidden, rotation, among[:, None])
             keep = self._for_expert(index, k, v)
             keys.append(keep[0])
             values.append(keep[1])
-        features = mean_over(model.text_model.norm(hidden), everyone)
-        return SplitContext(features, state[:, :0], torch.stack(keys, dim=1), torch.stack(values, dim=1), everyone)
+        features = mean_over(model.text_model.norm(hidden), token_mask)
+        return SplitContext(features, state[:, :0], torch.stack(keys, dim=1), torch.stack(values, dim=1), token_mask)
 
     def velocity(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.velocity`."""
         # the published velocity points from action to noise
-        return -self.action_out_proj(self.moving(memory, x, t))
+        return -self.action_out_proj(self.expert_states(memory, x, t))
 
-    def moving(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
+    def expert_states(self, memory: SplitContext, x: Tensor, t: Tensor) -> Tensor:
         """See `FlowNet.moving`."""
         cfg, (batch, count, _) = self.cfg, x.shape
         time = time_features(1 - t, cfg.expert_width, cfg.min_period, cfg.max_period).to(x.dtype)
@@ -168,8 +170,8 @@ class SmolVla(nn.Module):
         hidden = self.action_time_mlp_out(silu(self.action_time_mlp_in(both)))
         place = torch.arange(count, device=x.device)
         alone = rotations(place[None], cfg.head_width, x.dtype)
-        behind = rotations(memory.there.sum(dim=1, keepdim=True) + place, cfg.head_width, x.dtype)
-        seen = memory.there[:, None, None, :].expand(-1, -1, count, -1)
+        behind = rotations(memory.token_mask.sum(dim=1, keepdim=True) + place, cfg.head_width, x.dtype)
+        seen = memory.token_mask[:, None, None, :].expand(-1, -1, count, -1)
         before = torch.ones(count, count, dtype=torch.bool, device=x.device).tril().expand(batch, 1, -1, -1)
         both_masks = torch.cat([seen, before], dim=3)
         # unbind once: the gradient of a separate slice for each layer would have the size of all layers

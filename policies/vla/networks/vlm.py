@@ -27,7 +27,7 @@ from robotrl.policies.vla.networks.autoregressive import (
 )
 from robotrl.policies.vla.networks.families import FAMILIES, VlmFamily
 from robotrl.policies.vla.networks.openvla import StateProjector
-from robotrl.policies.vla.resize import fit
+from robotrl.policies.vla.resize import resize_with_pad
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Vlm(AutoregressiveVla):
         """See `AutoregressiveVla`."""
         blank = torch.zeros((1, self.cfg.image, self.cfg.image, 3), dtype=torch.uint8, device=self.mean.device)
         with torch.no_grad():
-            return self.sight(blank).shape[1]
+            return self.encode_images(blank).shape[1]
 
     def embed(self, ids: Tensor) -> Tensor:
         """See `AutoregressiveVla`."""
@@ -108,24 +108,24 @@ class Vlm(AutoregressiveVla):
         return self.vlm.get_output_embeddings().weight
 
     def pixels(self, pictures: Tensor) -> Tensor:
-        """Resized and normalised pixels (B, 3, S, S) of images (B, h, w, 3), 0 to 255; see `fit`."""
-        pictures = fit(pictures, self.cfg.image, centred=True)
+        """Resized and normalised pixels (B, 3, S, S) of images (B, h, w, 3), 0 to 255; see `resize_with_pad`."""
+        pictures = resize_with_pad(pictures, self.cfg.image, centered=True)
         shares = pictures.permute(0, 3, 1, 2).to(self.mean.dtype) / 255
         return (shares - self.mean) / self.std
 
-    def sight(self, pictures: Tensor) -> Tensor:
+    def encode_images(self, pictures: Tensor) -> Tensor:
         """Image embeddings (B, P, D) of images (B, h, w, 3), 0 to 255."""
-        return self.family.see(self.vlm.model, self.pixels(pictures))
+        return self.family.encode_images(self.vlm.model, self.pixels(pictures))
 
-    def seen(self, sight: Tensor) -> Tensor:
+    def project(self, features: Tensor) -> Tensor:
         """Image features unchanged: they are embeddings already."""
-        return sight
+        return features
 
-    def eye(self) -> nn.Module:
+    def vision_encoder(self) -> nn.Module:
         """A copy of the vision encoder."""
         return VlmVision(self)
 
-    def prefix(self, patches: Tensor, ids: Tensor, there: Tensor, state: Tensor | None = None) -> Prefix:
+    def prefix(self, patches: Tensor, ids: Tensor, token_mask: Tensor, state: Tensor | None = None) -> Prefix:
         """See `AutoregressiveVla`; the image replaces the prompt's image token."""
         at, words = self._before, self.embed(ids)
         middle = [patches.to(words.dtype)]
@@ -135,18 +135,18 @@ class Vlm(AutoregressiveVla):
         always = torch.ones(shown.shape[:2], dtype=torch.bool, device=ids.device)
         return Prefix(
             torch.cat([words[:, :at], shown, words[:, at + 1 :]], dim=1),
-            torch.cat([there[:, :at], always, there[:, at + 1 :]], dim=1),
+            torch.cat([token_mask[:, :at], always, token_mask[:, at + 1 :]], dim=1),
             Place(at, at + patches.shape[1]),
         )
 
-    def places(self, there: Tensor, picture: Place) -> Tensor:
+    def places(self, token_mask: Tensor, picture: Place) -> Tensor:
         """See `AutoregressiveVla`."""
-        return places(there) if self.family.axes is None else self.family.axes(there, picture)
+        return places(token_mask) if self.family.axes is None else self.family.axes(token_mask, picture)
 
-    def mask(self, there: Tensor, dtype: torch.dtype, causal: bool, prefix: Prefix) -> Tensor:
+    def mask(self, token_mask: Tensor, dtype: torch.dtype, causal: bool, prefix: Prefix) -> Tensor:
         """See `AutoregressiveVla`."""
-        together = {"nothing": NOWHERE, "picture": prefix.picture, "prefix": Place(0, prefix.there.shape[1])}
-        return attention(there, dtype, causal, together[self.family.together])
+        together = {"nothing": NOWHERE, "picture": prefix.picture, "prefix": Place(0, prefix.token_mask.shape[1])}
+        return attention(token_mask, dtype, causal, together[self.family.together])
 
     def head(self, hidden: Tensor) -> Tensor:
         """See `AutoregressiveVla`; with the soft cap on logits that some models have."""
@@ -169,7 +169,7 @@ class VlmVision(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Image embeddings (B, P, D) of images (B, h, w, 3), 0 to 255."""
-        return self.net.sight(pictures)
+        return self.net.encode_images(pictures)
 
 
 def stack_of(vlm: Any) -> Any:

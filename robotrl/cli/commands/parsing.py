@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from robotrl.errors import ConfigError, nearest, out_of_range
-from robotrl.spec.json_fields import LARGEST_INT, counted_iterations, renamed_field
+from robotrl.spec.json_fields import LARGEST_INT, counted_iterations, renamed_field, renamed_value
 
 T = TypeVar("T")
 
@@ -70,7 +70,8 @@ def one_line(framed: str) -> str:
     if found := re.match(r"invalid choice '(.*?)' for argument '(.*?)'\. Expected one of \((.*)\)", text):
         value, option, choices = found[1], found[2], re.findall(r"'([^']*)'", found[3])
         close = nearest(value, choices)
-        hint = f"did you mean {close!r}? " if close else ""
+        new = renamed_value(option.lstrip("-").replace("-", "_"), value)
+        hint = f"it is now {new}; " if new else f"did you mean {close!r}? " if close else ""
         return f"{option} {value!r} is unknown: {hint}known: {', '.join(choices)}"
     if found := re.match(r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", text):
         return f"{found[1]} is {found[2]}: expected a whole number"

@@ -158,14 +158,14 @@ def check_own(policy: VlmPolicy, where: str) -> None:
     """
     net: Any = policy.net
     inputs = probe_observations(policy.observation_spec, policy.transforms.inputs)
-    prompts = policy.prompt(inputs[policy.seen.words])
-    pictures = inputs[policy.seen.pictures[0]]
+    prompts = policy.prompt(inputs[policy.roles.words])
+    pictures = inputs[policy.roles.pictures[0]]
     for row in range(len(pictures)):
-        there = prompts.there[row]
-        ids, picture = prompts.ids[row][there][None], pictures[row : row + 1]
-        sight = net.sight(picture)
-        ours = net.first(net.prefix(sight, ids, torch.ones_like(ids, dtype=torch.bool)))
-        theirs = _own(net, ids, picture, sight.shape[1])
+        token_mask = prompts.token_mask[row]
+        ids, picture = prompts.ids[row][token_mask][None], pictures[row : row + 1]
+        features = net.encode_images(picture)
+        ours = net.first(net.prefix(features, ids, torch.ones_like(ids, dtype=torch.bool)))
+        theirs = _own(net, ids, picture, features.shape[1])
         error = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12))
         if not error <= TOLERANCE:
             raise DataError(
@@ -182,7 +182,7 @@ def _own(net: Any, ids: Tensor, picture: Tensor, patches: int) -> Tensor:
     full = torch.cat([ids[:, :at], ids.new_full((1, patches), token), ids[:, at + 1 :]], dim=1)
     shown = net.family.own(net.vlm.model, net.pixels(picture), full == token)
     logits = net.vlm(input_ids=full, attention_mask=torch.ones_like(full), **shown).logits[:, -1]
-    return logits[:, net.end - net.speech.bins : net.end].flip(-1)
+    return logits[:, net.end - net.decoding_cfg.bins : net.end].flip(-1)
 
 
 def _tokenizer(path: Path, config: Any) -> tuple[str, int]:

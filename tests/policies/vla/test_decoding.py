@@ -12,9 +12,9 @@ from transformers import LlamaConfig, LlamaModel
 
 from robotrl.engine.autocast import in_bf16
 from robotrl.policies.vla.decoding import cuda_graph
-from robotrl.policies.vla.decoding.cuda_graph import GraphReader
-from robotrl.policies.vla.decoding.decode import CachedReader, Decoder, LlamaReader, Masks, PlainReader, reader
-from robotrl.policies.vla.networks.autoregressive import Prefix, attention, hiding, last_of, places
+from robotrl.policies.vla.decoding.cuda_graph import CudaGraphDecoder
+from robotrl.policies.vla.decoding.decode import CachedDecoder, CpuDecoder, Decoder, LlamaDecoder, Masks, reader
+from robotrl.policies.vla.networks.autoregressive import Prefix, additive_mask, attention, last_index, places
 from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.networks.vision import TowerCfg
 
@@ -45,36 +45,38 @@ def sentence(rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Embeddings of a prefix with a gap in the middle and padding behind, which of it is there, and those after it."""
     generator = torch.Generator().manual_seed(rows)
     prefix, after = torch.randn((rows, LENGTH + AFTER, 32), generator=generator).split([LENGTH, AFTER], dim=1)
-    there = torch.ones(rows, LENGTH, dtype=torch.bool)
-    there[0, 3] = False
-    there[-1, 6:] = False
-    return prefix, there, after
+    token_mask = torch.ones(rows, LENGTH, dtype=torch.bool)
+    token_mask[0, 3] = False
+    token_mask[-1, 6:] = False
+    return prefix, token_mask, after
 
 
-def made(model: LlamaModel, there: Tensor, dtype: torch.dtype = torch.float32) -> Decoder:
-    at = places(there)
-    masks = Masks(attention(there, dtype, causal=True), hiding(there[:, None], dtype))
-    return reader(model, masks, at, at[:, -1:] + 1 + torch.arange(AFTER, device=there.device))
+def made(model: LlamaModel, token_mask: Tensor, dtype: torch.dtype = torch.float32) -> Decoder:
+    at = places(token_mask)
+    masks = Masks(attention(token_mask, dtype, causal=True), additive_mask(token_mask[:, None], dtype))
+    return reader(model, masks, at, at[:, -1:] + 1 + torch.arange(AFTER, device=token_mask.device))
 
 
 def said(model: LlamaModel, rows: int) -> Tensor:
     """(B, 1 + T, D) hidden states, one pass a token."""
-    prefix, there, after = (x.to(model.device) for x in sentence(rows))
-    goes_on = made(model, there)
-    found = [goes_on.read(prefix, last_of(there))]
+    prefix, token_mask, after = (x.to(model.device) for x in sentence(rows))
+    goes_on = made(model, token_mask)
+    found = [goes_on.read(prefix, last_index(token_mask))]
     found += [goes_on.step(after[:, t : t + 1]) for t in range(AFTER)]
     return torch.cat(found, dim=1)
 
 
 def whole(model: LlamaModel, rows: int) -> Tensor:
     """The same by one pass over all of it, as `transformers` computes it."""
-    prefix, there, after = (x.to(model.device) for x in sentence(rows))
-    every = torch.cat([there, there.new_ones(rows, AFTER)], dim=1)
-    at = torch.cat([places(there), places(there)[:, -1:] + 1 + torch.arange(AFTER, device=there.device)], dim=1)
+    prefix, token_mask, after = (x.to(model.device) for x in sentence(rows))
+    every = torch.cat([token_mask, token_mask.new_ones(rows, AFTER)], dim=1)
+    at = torch.cat(
+        [places(token_mask), places(token_mask)[:, -1:] + 1 + torch.arange(AFTER, device=token_mask.device)], dim=1
+    )
     mask = attention(every, prefix.dtype, causal=True)
     inputs = torch.cat([prefix, after], dim=1)
     hidden = model(inputs_embeds=inputs, attention_mask=mask, position_ids=at, use_cache=False).last_hidden_state
-    last = hidden[torch.arange(rows), last_of(there)][:, None]
+    last = hidden[torch.arange(rows), last_index(token_mask)][:, None]
     return torch.cat([last, hidden[:, LENGTH:]], dim=1)
 
 
@@ -117,11 +119,11 @@ def replaced(model: LlamaModel) -> None:
 @pytest.mark.parametrize("change", [hooked, heard, wider, replaced])
 def test_who_looks_at_layers_gets_the_layers(change: Callable[[LlamaModel], None]) -> None:
     model = llama()
-    _, there, _ = sentence(2)
+    _, token_mask, _ = sentence(2)
     with torch.no_grad():
-        assert isinstance(made(model, there), PlainReader)
+        assert isinstance(made(model, token_mask), CpuDecoder)
         change(model)
-        assert isinstance(made(model, there, model.dtype), LlamaReader)
+        assert isinstance(made(model, token_mask, model.dtype), LlamaDecoder)
 
 
 def test_another_activation_is_computed_with() -> None:
@@ -132,25 +134,25 @@ def test_another_activation_is_computed_with() -> None:
         layer.mlp.act_fn = torch.nn.GELU()
     model.config.hidden_act = "gelu"
     with torch.no_grad():
-        assert isinstance(made(model, sentence(2)[1]), CachedReader)
+        assert isinstance(made(model, sentence(2)[1]), CachedDecoder)
         assert torch.allclose(said(model, 3), whole(model, 3), atol=2e-5)
 
 
 def test_gradients_half_precision_and_other_models_get_the_layers() -> None:
     model = llama()
-    _, there, _ = sentence(2)
-    assert isinstance(made(model, there), LlamaReader)
+    _, token_mask, _ = sentence(2)
+    assert isinstance(made(model, token_mask), LlamaDecoder)
     with torch.inference_mode():
-        assert isinstance(made(model, there), PlainReader)
+        assert isinstance(made(model, token_mask), CpuDecoder)
         with in_bf16(True, torch.device("cpu")):
-            assert isinstance(made(model, there), LlamaReader)
+            assert isinstance(made(model, token_mask), LlamaDecoder)
 
     class Other(LlamaModel):
         """Inherits, and may compute otherwise."""
 
     model.__class__ = Other
     with torch.no_grad():
-        assert isinstance(made(model, there), CachedReader)
+        assert isinstance(made(model, token_mask), CachedDecoder)
 
 
 def test_weights_that_change_are_seen_at_once() -> None:
@@ -229,25 +231,25 @@ def test_a_sentence_that_is_replayed_says_what_one_pass_says(
     rows: int, heads: int, shared: int, place: torch.device
 ) -> None:
     model = llama(heads, shared).to(place)
-    there = sentence(rows)[1].to(place)
+    token_mask = sentence(rows)[1].to(place)
     with torch.inference_mode():
-        assert not isinstance(made(model, there), GraphReader)
+        assert not isinstance(made(model, token_mask), CudaGraphDecoder)
         for _ in range(2):
-            assert isinstance(made(model, there), GraphReader)
+            assert isinstance(made(model, token_mask), CudaGraphDecoder)
             assert torch.allclose(said(model, rows), whole(model, rows), atol=2e-5)
     # another batch, another sentence: nothing of the one before is heard
     with torch.no_grad():
         for count in (2, 2, 4, 4, rows, 2):
             assert torch.allclose(said(model, count), whole(model, count), atol=2e-5)
-        assert isinstance(made(model, sentence(2)[1].to(place)), GraphReader)
+        assert isinstance(made(model, sentence(2)[1].to(place)), CudaGraphDecoder)
 
 
 def test_weights_that_change_are_replayed_and_those_that_move_are_not(place: torch.device) -> None:
     model = llama().to(place)
-    there = sentence(2)[1].to(place)
+    token_mask = sentence(2)[1].to(place)
 
     def heard() -> tuple[bool, Tensor]:
-        replayed = isinstance(made(model, there), GraphReader)
+        replayed = isinstance(made(model, token_mask), CudaGraphDecoder)
         return replayed, said(model, 2)
 
     with torch.no_grad():
@@ -268,33 +270,33 @@ def test_weights_that_change_are_replayed_and_those_that_move_are_not(place: tor
 
 def test_casts_lengths_and_listeners_are_not_replayed_over(place: torch.device) -> None:
     model = llama().to(place)
-    there = sentence(2)[1].to(place)
+    token_mask = sentence(2)[1].to(place)
     with torch.no_grad():
         for _ in range(2):
-            made(model, there)
-        assert isinstance(made(model, there), GraphReader)
+            made(model, token_mask)
+        assert isinstance(made(model, token_mask), CudaGraphDecoder)
         with in_bf16(True, place):
-            assert not isinstance(made(model, there), GraphReader)
+            assert not isinstance(made(model, token_mask), CudaGraphDecoder)
             coarse = said(model, 2)
-            assert isinstance(made(model, there), GraphReader)
+            assert isinstance(made(model, token_mask), CudaGraphDecoder)
             assert torch.allclose(coarse, whole(model, 2), atol=0.1)
-        assert not isinstance(made(model, there[:, :-1]), GraphReader)
+        assert not isinstance(made(model, token_mask[:, :-1]), CudaGraphDecoder)
         for _ in range(2):
-            made(model, there)
+            made(model, token_mask)
         hooked(model)
-        assert not isinstance(made(model, there), GraphReader)
-    assert isinstance(made(llama().to(place), there), LlamaReader)
+        assert not isinstance(made(model, token_mask), CudaGraphDecoder)
+    assert isinstance(made(llama().to(place), token_mask), LlamaDecoder)
 
 
 def test_two_sentences_at_a_time_are_refused(place: torch.device) -> None:
     model = llama().to(place)
-    prefix, there, after = (x.to(place) for x in sentence(2))
+    prefix, token_mask, after = (x.to(place) for x in sentence(2))
     with torch.no_grad():
         for _ in range(2):
-            made(model, there)
-        one, other = made(model, there), made(model, there)
-        one.read(prefix, last_of(there))
-        other.read(prefix, last_of(there))
+            made(model, token_mask)
+        one, other = made(model, token_mask), made(model, token_mask)
+        one.read(prefix, last_index(token_mask))
+        other.read(prefix, last_index(token_mask))
         other.step(after[:, :1])
         with pytest.raises(RuntimeError, match="one at a time"):
             one.step(after[:, :1])
@@ -302,11 +304,11 @@ def test_two_sentences_at_a_time_are_refused(place: torch.device) -> None:
 
 def test_large_sentences_are_not_kept(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama(4, 2).to(place)
-    there = sentence(3)[1].to(place)
+    token_mask = sentence(3)[1].to(place)
     # float32 keys and values of 4 rows, 14 tokens, 3 layers, 2 heads of 8
     monkeypatch.setattr(cuda_graph, "LARGEST", 2 * 4 * 4 * (LENGTH + AFTER) * 3 * 2 * 8 - 1)
     with torch.no_grad():
-        assert not any(isinstance(made(model, there), GraphReader) for _ in range(3))
+        assert not any(isinstance(made(model, token_mask), CudaGraphDecoder) for _ in range(3))
         monkeypatch.setattr(cuda_graph, "LARGEST", cuda_graph.LARGEST + 1)
-        made(model, there)
-        assert isinstance(made(model, there), GraphReader)
+        made(model, token_mask)
+        assert isinstance(made(model, token_mask), CudaGraphDecoder)

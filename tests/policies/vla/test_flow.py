@@ -182,14 +182,16 @@ def shown(batch: int = 3) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     pictures = torch.randint(0, 256, (2, batch, 32, 32, 3), dtype=torch.uint8, generator=generator)
     ids = torch.randint(0, 39, (batch, 5), generator=generator)
-    there = torch.ones(batch, 5, dtype=torch.bool)
+    token_mask = torch.ones(batch, 5, dtype=torch.bool)
     state, noise = (torch.randn(batch, *x, generator=generator, dtype=torch.float64) for x in ((3,), (6, 5)))
-    return pictures, ids, there, state, noise
+    return pictures, ids, token_mask, state, noise
 
 
-def said(net: Any, pictures: Any, ids: Tensor, there: Tensor, state: Tensor, noise: Tensor, steps: int = 3) -> Tensor:
-    tokens = [None if x is None else net.sight(x) for x in pictures]
-    memory = unpack(pack(net.see(tokens, ids, there, state)), net.sizes)
+def said(
+    net: Any, pictures: Any, ids: Tensor, token_mask: Tensor, state: Tensor, noise: Tensor, steps: int = 3
+) -> Tensor:
+    tokens = [None if x is None else net.encode_images(x) for x in pictures]
+    memory = unpack(pack(net.encode_context(tokens, ids, token_mask, state)), net.sizes)
     x = noise
     for k in range(steps):
         x = x + net.velocity(memory, x, torch.full((len(x),), k / steps, dtype=x.dtype)) / steps
@@ -200,20 +202,20 @@ def said(net: Any, pictures: Any, ids: Tensor, there: Tensor, state: Tensor, noi
 def test_pi0_says_what_transformers_says() -> None:
     """Whose sampler sees placeholders among the words, and runs time from 1 to 0."""
     net = toy("pi0")
-    pictures, ids, there, state, noise = shown()
-    there[1, 3:] = False
+    pictures, ids, token_mask, state, noise = shown()
+    token_mask[1, 3:] = False
     slots = torch.full((3, 2 * 16), net.cfg.vocabulary - 1)
     expected = net.net.sample_actions(
         state=state,
         input_ids=torch.cat([slots, ids], dim=1),
         pixel_values=(pictures.permute(1, 0, 4, 2, 3).double() / 127.5 - 1),
         noise=noise,
-        attention_mask=torch.cat([torch.ones_like(slots), there.long()], dim=1),
+        attention_mask=torch.cat([torch.ones_like(slots), token_mask.long()], dim=1),
         pixel_attention_mask=torch.ones(3, 2, dtype=torch.bool),
         num_steps=3,
     )
     # their time is of single precision
-    assert torch.allclose(said(net, list(pictures), ids, there, state, noise), expected, atol=1e-5)
+    assert torch.allclose(said(net, list(pictures), ids, token_mask, state, noise), expected, atol=1e-5)
     assert expected.abs().max() > 0.5
 
 
@@ -222,17 +224,17 @@ def test_pi0_says_what_transformers_says() -> None:
 def test_gaps_and_missing_cameras_change_nothing(network: str) -> None:
     """A row says the same beside longer prompts, wherever its gaps are; a missing camera is as if it had no tokens."""
     net = toy(network)
-    pictures, ids, there, state, noise = shown()
-    alone = said(net, [pictures[0]], ids[:, :3], there[:, :3], state, noise)
+    pictures, ids, token_mask, state, noise = shown()
+    alone = said(net, [pictures[0]], ids[:, :3], token_mask[:, :3], state, noise)
     gap = torch.tensor([True, False, True, True, False]).expand(3, -1)
     spread = ids.clone()
     spread[:, [0, 2, 3]] = ids[:, :3]
     assert torch.allclose(said(net, [pictures[0]], spread, gap, state, noise), alone, atol=1e-9)
-    assert torch.allclose(said(net, [pictures[0], None], ids[:, :3], there[:, :3], state, noise), alone, atol=1e-9)
-    one = [x[1:2] for x in (pictures[0], ids[:, :3], there[:, :3], state, noise)]
+    assert torch.allclose(said(net, [pictures[0], None], ids[:, :3], token_mask[:, :3], state, noise), alone, atol=1e-9)
+    one = [x[1:2] for x in (pictures[0], ids[:, :3], token_mask[:, :3], state, noise)]
     assert torch.allclose(said(net, [one[0]], *one[1:]), alone[1:2], atol=1e-9)
-    assert not torch.allclose(said(net, [pictures[1]], ids[:, :3], there[:, :3], state, noise), alone, atol=1e-3)
-    swapped = [said(net, x, ids, there, state, noise) for x in ([*pictures], [*pictures][::-1])]
+    assert not torch.allclose(said(net, [pictures[1]], ids[:, :3], token_mask[:, :3], state, noise), alone, atol=1e-3)
+    swapped = [said(net, x, ids, token_mask, state, noise) for x in ([*pictures], [*pictures][::-1])]
     assert not torch.allclose(*swapped, atol=1e-3)
 
 
@@ -240,12 +242,12 @@ def test_gaps_and_missing_cameras_change_nothing(network: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_everything_that_is_shown_counts(network: str) -> None:
     net = toy(network)
-    pictures, ids, there, state, noise = shown()
-    before = said(net, [*pictures], ids, there, state, noise)
+    pictures, ids, token_mask, state, noise = shown()
+    before = said(net, [*pictures], ids, token_mask, state, noise)
     state[0] += 0.3
     ids[1, 2] = (ids[1, 2] + 1) % 39
     noise[2, 3] += 0.3
-    after = said(net, [*pictures], ids, there, state, noise)
+    after = said(net, [*pictures], ids, token_mask, state, noise)
     assert all(not torch.allclose(before[row], after[row], atol=1e-4) for row in range(3))
     # SmolVLA's actions see those before them, pi0's all of a chunk
     same = torch.allclose(before[2, :3], after[2, :3], atol=1e-12)

@@ -29,7 +29,7 @@ from robotrl.policies.generative import ChainPolicy
 from robotrl.policies.steered import SteeredCfg
 from robotrl.policies.vla.flow import FlowVla
 from robotrl.policies.vla.input_checks import check_given
-from robotrl.policies.vla.roles import sight_of
+from robotrl.policies.vla.roles import features_key
 from robotrl.policies.vla.token import TokenPolicy, TokenVlaCfg
 from robotrl.sims.mujoco.tabletop.language import MAX_WORDS, VOCABULARY
 from robotrl.spec import Spec, visible
@@ -327,11 +327,11 @@ def test_good_input_is_answered_bit_for_bit(kind: str, mode: Any) -> None:
 def test_what_is_kept_stands_for_what_is_seen(kind: str) -> None:
     policy, obs = policy_of(kind), observed()
     expected = policy.act(obs, mode="mean").chunk
-    sight = policy.cached(obs, "sight")
-    assert PICTURE not in sight and sight_of(PICTURE) in sight
-    assert torch.equal(policy.act(sight, mode="mean").chunk, expected)
+    cached = policy.cached(obs, "image-features")
+    assert PICTURE not in cached and features_key(PICTURE) in cached
+    assert torch.equal(policy.act(cached, mode="mean").chunk, expected)
     with pytest.raises(ConfigError, match="holds word number -1"):
-        policy.act({**sight, "instruction": word(-1)(obs["instruction"])})
+        policy.act({**cached, "instruction": word(-1)(obs["instruction"])})
     if kind != "token":
         assert torch.equal(policy.act(policy.cached(obs, "context"), mode="mean").chunk, expected)
 

@@ -69,8 +69,8 @@ def test_smolvla_says_what_lerobots_says(tmp_path: Path) -> None:
     first, second = seen["pictures"]
     chunks = []
     for pictures in ([first, second], [first, None]):
-        shown = [None if x is None else net.sight(x) for x in pictures]
-        memory = net.see(shown, seen["ids"], seen["there"], seen["state"])
+        shown = [None if x is None else net.encode_images(x) for x in pictures]
+        memory = net.encode_context(shown, seen["ids"], seen["there"], seen["state"])
         x = seen["noise"]
         for k in range(4):
             x = x + 0.25 * net.velocity(memory, x, torch.full((3,), k / 4))
@@ -78,7 +78,9 @@ def test_smolvla_says_what_lerobots_says(tmp_path: Path) -> None:
     found = torch.stack([chunks[0][0], chunks[0][1], chunks[1][2]])
     assert torch.allclose(found, seen["chunk"], atol=2e-6)
     assert found.abs().max() > 1
-    memory = net.see([net.sight(first), net.sight(second)], seen["ids"], seen["there"], seen["state"])
+    memory = net.encode_context(
+        [net.encode_images(first), net.encode_images(second)], seen["ids"], seen["there"], seen["state"]
+    )
     t, noise = seen["time"], seen["noise"]
     loss = (noise + net.velocity(memory, t[:, None, None] * noise, 1 - t)) ** 2
     assert torch.allclose(loss[:2], seen["loss"][:2], rtol=1e-5, atol=1e-5)

@@ -25,11 +25,11 @@ from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsErro
 from robotrl.fn.bc_loss import clone_loss_of
 from robotrl.fn.text import tokens as fn
 from robotrl.policies.vla import bins
-from robotrl.policies.vla.networks.autoregressive import DECODINGS, Prefix, attention, last_of, places
+from robotrl.policies.vla.networks.autoregressive import DECODINGS, Prefix, attention, last_index, places
 from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.networks.vision import DINOV2_L, SIGLIP_SO400M, Tower, TowerCfg
 from robotrl.policies.vla.prompt import TASK, Prompt, WordTokenizer
-from robotrl.policies.vla.roles import heeded
+from robotrl.policies.vla.roles import state_mask
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from robotrl.run.token_fingerprint import TOLERANCE
@@ -101,7 +101,7 @@ def test_wanted_shares() -> None:
 
 def test_cross_entropy_leaves_padding_out() -> None:
     logits = torch.zeros(1, 2, 1, 4)
-    logits[0, 1] = 100.0 * torch.eye(4)[0]
+    logits[0, 1] = 100.0 * torch.vision_encoder(4)[0]
     wanted = fn.spread(torch.tensor([[[1], [1]]]), 4, 0.0)
     assert fn.cross_entropy(logits, wanted, torch.tensor([[True, False]])).item() == pytest.approx(np.log(4))
     assert fn.cross_entropy(logits, wanted, torch.tensor([[True, True]])).item() == pytest.approx((np.log(4) + 100) / 2)
@@ -112,7 +112,7 @@ def test_cross_entropy_leaves_padding_out() -> None:
 
 def read(prompt: Prompt, text: str) -> list[int]:
     out = prompt(torch.from_numpy(encode(text))[None])
-    return out.ids[0][out.there[0]].tolist()
+    return out.ids[0][out.token_mask[0]].tolist()
 
 
 EVERY = [one.say(way) for family in InstructionFamily for one in compositions(family) for way in range(2)]
@@ -230,14 +230,16 @@ def inputs(state: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     generator = torch.Generator().manual_seed(1)
     pictures = torch.randint(256, (3, 32, 32, 3), generator=generator, dtype=torch.uint8)
     ids = torch.randint(3, 100, (3, 9), generator=generator)
-    there = torch.ones(3, 9, dtype=torch.bool)
-    there[1, 6:], there[2, 4:] = False, False
+    token_mask = torch.ones(3, 9, dtype=torch.bool)
+    token_mask[1, 6:], token_mask[2, 4:] = False, False
     measured = torch.randn((3, state), generator=generator).double() if state else None
-    return pictures, ids, there, measured
+    return pictures, ids, token_mask, measured
 
 
-def prefix_of(net: OpenVla, pictures: Tensor, ids: Tensor, there: Tensor, measured: Tensor | None = None) -> Prefix:
-    return net.prefix(net.sight(pictures), ids, there, measured)
+def prefix_of(
+    net: OpenVla, pictures: Tensor, ids: Tensor, token_mask: Tensor, measured: Tensor | None = None
+) -> Prefix:
+    return net.prefix(net.encode_images(pictures), ids, token_mask, measured)
 
 
 def likeliest(logits: Tensor) -> Tensor:
@@ -248,14 +250,16 @@ def likeliest(logits: Tensor) -> Tensor:
 @pytest.mark.parametrize("state", [0, 7])
 def test_padding_changes_nothing(decoding: Any, state: int) -> None:
     net = network(decoding, state)
-    pictures, ids, there, measured = inputs(state)
-    prefix = prefix_of(net, pictures, ids, there, measured)
+    pictures, ids, token_mask, measured = inputs(state)
+    prefix = prefix_of(net, pictures, ids, token_mask, measured)
     tokens = net.sample(prefix, 6, likeliest)
     whole = net.logits(prefix, tokens)
     for i in range(3):
-        n = int(there[i].sum())
+        n = int(token_mask[i].sum())
         row = slice(i, i + 1)
-        alone = prefix_of(net, pictures[row], ids[row, :n], there[row, :n], None if measured is None else measured[row])
+        alone = prefix_of(
+            net, pictures[row], ids[row, :n], token_mask[row, :n], None if measured is None else measured[row]
+        )
         assert torch.allclose(net.logits(alone, tokens[row])[0], whole[i], atol=1e-12)
         assert torch.equal(net.sample(alone, 6, likeliest)[0], tokens[i])
 
@@ -286,8 +290,8 @@ def test_tokens_are_predicted_from_those_before_them() -> None:
 
 def test_parallel_tokens_see_everything_and_depend_on_no_token() -> None:
     net = network("parallel")
-    pictures, ids, there, _ = inputs()
-    prefix = prefix_of(net, pictures, ids, there)
+    pictures, ids, token_mask, _ = inputs()
+    prefix = prefix_of(net, pictures, ids, token_mask)
     plain = net.logits(prefix, torch.zeros(3, 6, dtype=torch.int64))
     assert torch.equal(plain, net.logits(prefix, torch.full((3, 6), 99)))
     # the first token is read at the prompt's last, and yet sees the places of those after it
@@ -298,15 +302,15 @@ def test_parallel_tokens_see_everything_and_depend_on_no_token() -> None:
 @pytest.mark.parametrize("decoding", DECODINGS)
 def test_picture_words_and_state_all_matter(decoding: Any) -> None:
     net = network(decoding, 7)
-    pictures, ids, there, measured = inputs(7)
+    pictures, ids, token_mask, measured = inputs(7)
     assert measured is not None
     tokens = torch.zeros(3, 4, dtype=torch.int64)
-    plain = net.logits(prefix_of(net, pictures, ids, there, measured), tokens)
+    plain = net.logits(prefix_of(net, pictures, ids, token_mask, measured), tokens)
     other_words = torch.where(torch.arange(9) == 3, ids + 1, ids)
     for prefix in (
-        prefix_of(net, 255 - pictures, ids, there, measured),
-        prefix_of(net, pictures, other_words, there, measured),
-        prefix_of(net, pictures, ids, there, measured + 1),
+        prefix_of(net, 255 - pictures, ids, token_mask, measured),
+        prefix_of(net, pictures, other_words, token_mask, measured),
+        prefix_of(net, pictures, ids, token_mask, measured + 1),
     ):
         assert ((net.logits(prefix, tokens) - plain).abs().amax(dim=(1, 2)) > 1e-6).all()
 
@@ -318,10 +322,10 @@ def test_logits_are_those_of_the_actions_ids() -> None:
     tokens = net.sample(prefix, 1, likeliest)
     hidden = net.language_model.model(
         inputs_embeds=prefix.embeddings,
-        attention_mask=attention(prefix.there, torch.float64, causal=True),
-        position_ids=places(prefix.there),
+        attention_mask=attention(prefix.token_mask, torch.float64, causal=True),
+        position_ids=places(prefix.token_mask),
     ).last_hidden_state
-    last = hidden[torch.arange(3), last_of(prefix.there)]
+    last = hidden[torch.arange(3), last_index(prefix.token_mask)]
     every = net.language_model.lm_head(last)
     ids = bins.to_ids(torch.arange(256), TEXT.end)
     assert ids.min() == TEXT.end - 256 and ids.max() == TEXT.end - 1
@@ -410,10 +414,10 @@ def test_queries_tell_the_places_of_actions_apart(sim: Any) -> None:
     assert net.action_queries.shape == (10, SMALL["width"])
     again = policy_from_tree(policy_tree(policy), "here")
     with torch.no_grad():
-        before = policy.reading(policy.encode(obs))
-        assert torch.equal(again.reading(again.encode(obs)), before) and before.shape == (6, 10, SMALL["width"])
+        before = policy.text_features(policy.encode(obs))
+        assert torch.equal(again.text_features(again.encode(obs)), before) and before.shape == (6, 10, SMALL["width"])
         net.action_queries[3] += 1.0
-        moved = (policy.reading(policy.encode(obs)) - before).abs().amax(dim=(0, 2))
+        moved = (policy.text_features(policy.encode(obs)) - before).abs().amax(dim=(0, 2))
         # the place of a query says the token after it
         assert moved.argmax() == 4 and (moved > 1e-7).all()
     with pytest.raises(ConfigError, match="queries is 10 and decoding is 'autoregressive': expected 0"):
@@ -433,7 +437,7 @@ def test_what_a_policy_ignores_changes_nothing_and_is_stored(sim: Any) -> None:
         other["state"][:, names.index("tip_pos_x_w")] += 0.7
         assert not torch.equal(plain, policy.token_logits(policy.encode(other), torch.zeros(6, 2, 5).long()))
     again = policy_from_tree(policy_tree(policy), "here")
-    assert torch.equal(again.heeded, policy.heeded) and policy.heeded.sum() == len(names) - 2
+    assert torch.equal(again.state_mask, policy.state_mask) and policy.state_mask.sum() == len(names) - 2
     with pytest.raises(ConfigError, match=r"policy\.ignored 'tip_vel_x' is unknown: did you mean 'tip_vel_x_w'"):
         policy_on(sim, ignored=("tip_vel_x",))
 
@@ -444,7 +448,7 @@ def test_of_a_list_of_vectors_each_has_the_same_columns() -> None:
         "opening": Spec((1,), ("opening",), ("m",), (0.0,), (1.0,)),
         "things": Spec((3, 2), ("x", "y"), ("m",) * 2, (-1.0,) * 2, (1.0,) * 2),
     }
-    assert heeded(specs, ("opening", "things"), ("y",)).tolist() == [1, 1, 0, 1, 0, 1, 0]
+    assert state_mask(specs, ("opening", "things"), ("y",)).tolist() == [1, 1, 0, 1, 0, 1, 0]
 
 
 def said_and_trained(policy: Any, obs: Any) -> tuple[Tensor, Tensor]:
@@ -494,7 +498,7 @@ def test_sampling_follows_the_logits(sim: Any) -> None:
     with torch.no_grad():
         # one context serves all rows: nothing else differs
         ctx = policy.encode({key: value[:1] for key, value in obs.items()})
-        many = Prefix(ctx.embeddings.expand(4000, -1, -1), ctx.there.expand(4000, -1))
+        many = Prefix(ctx.embeddings.expand(4000, -1, -1), ctx.token_mask.expand(4000, -1))
         said = policy.sample_tokens(many, torch.Generator().manual_seed(0), "sample")[:, 0, 0]
         wanted = (policy.token_logits(ctx, torch.zeros(1, 1, 5, dtype=torch.int64))[0, 0, 0] / 1.6).softmax(dim=-1)
     assert torch.bincount(said, minlength=8) / 4000 == pytest.approx(wanted.numpy(), abs=0.03)
@@ -520,7 +524,7 @@ def test_the_median_by_hand() -> None:
     """Half of the probability lies up to the third bin, up to the first, and, exactly, up to the second."""
     share = torch.tensor([[0.2, 0.1, 0.4, 0.3], [0.5, 0.0, 0.0, 0.5], [0.25, 0.25, 0.5, 0.0]])
     assert fn.median(share).tolist() == [2, 0, 1]
-    assert fn.median(torch.eye(4)).tolist() == [0, 1, 2, 3]
+    assert fn.median(torch.vision_encoder(4)).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
@@ -747,7 +751,7 @@ def test_every_family_can_be_read(sim: Any) -> None:
     assert len(FAMILIES) == 13
     for text in EVERY[::29]:
         ids = policy.prompt(torch.from_numpy(encode(text))[None])
-        assert int(ids.there.sum()) == 1 + len(text.split())
+        assert int(ids.token_mask.sum()) == 1 + len(text.split())
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)

@@ -199,7 +199,7 @@ def test_a_policy_that_reads_acts_on_it() -> None:
         return TokenVlaCfg(**size, horizon=2).build(specs, action, TransformGroup((), outputs))
 
     policy = build(visible(sim))
-    assert (policy.seen.words, policy.seen.pictures, policy.seen.vectors) == ("instruction", ("image",), ("state",))
+    assert (policy.roles.words, policy.roles.pictures, policy.roles.vectors) == ("instruction", ("image",), ("state",))
     obs = sim.reset(seed=0)
     for _ in range(4):
         with torch.no_grad():
