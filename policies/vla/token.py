@@ -118,7 +118,7 @@ class TokenPolicy(SpecPolicy):
         self.words: tuple[str, ...] = observation_spec[self.roles.words].words
         self.state_width: int = flat_width({key: observation_spec[key] for key in self.roles.vectors})
         self.state_mask: Tensor
-        self.register_buffer("heeded", state_mask(observation_spec, self.roles.vectors, ignored), persistent=False)
+        self.register_buffer("state_mask", state_mask(observation_spec, self.roles.vectors, ignored), persistent=False)
 
     def check_state(self, wanted: int) -> None:
         """Check the width of the measured state against the network's; 0 for a network without one.

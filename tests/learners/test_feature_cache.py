@@ -111,7 +111,7 @@ def test_what_is_kept_stands_for_what_was_seen(name: str, what: Cache) -> None:
             token,
             "context",
             CapabilityError,
-            "TokenVlaPolicy computes .*: cache can be none or image-features",
+            "TokenVlaPolicy has no separate context: cache can be none or image-features",
         ),
         (kit.flow, "image-features", CapabilityError, "lacks HasCache: cache is 'image-features', expected none"),
     ],

@@ -176,7 +176,7 @@ def test_the_first_figure_is_success_where_somebody_stated_it(pendulum, reach):
 # sheets, charts and mosaics
 
 
-def expert_states(name, length, steps, success=True, size=(12, 16)):
+def moving(name, length, steps, success=True, size=(12, 16)):
     frames = np.zeros((len(steps), *size, 3), np.uint8)
     for k, step in enumerate(steps):
         frames[k] = 2 * step
@@ -193,7 +193,7 @@ def sheet_of(packed):
 
 
 def test_a_sheet_holds_every_frame():
-    replay = expert_states("val 0", 70, [*range(0, 70, 7), 69])
+    replay = moving("val 0", 70, [*range(0, 70, 7), 69])
     (packed,) = pack_replays([replay])
     assert packed["steps"] == [*range(0, 70, 7), 69]
     assert (packed["length"], packed["width"], packed["height"], packed["columns"]) == (70, 16, 12, 4)
@@ -241,10 +241,7 @@ def test_bars_of_whole_numbers_are_centred_on_them():
 
 
 def test_a_mosaic_shows_all_side_by_side_and_the_shorter_ones_wait():
-    long, short = (
-        expert_states("val 0", 100, [*range(0, 100, 10), 99]),
-        expert_states("val 1", 34, [0, 10, 20, 30, 33], False),
-    )
+    long, short = moving("val 0", 100, [*range(0, 100, 10), 99]), moving("val 1", 34, [0, 10, 20, 30, 33], False)
     mosaic = Mosaic([long, short], 0.05, judged=True)
     frames = list(mosaic.frames())
     assert len(frames) == len(mosaic) == 11

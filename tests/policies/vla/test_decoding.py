@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaModel
 from robotrl.engine.autocast import in_bf16
 from robotrl.policies.vla.decoding import cuda_graph
 from robotrl.policies.vla.decoding.cuda_graph import CudaGraphDecoder
-from robotrl.policies.vla.decoding.decode import CachedDecoder, CpuDecoder, Decoder, LlamaDecoder, Masks, reader
+from robotrl.policies.vla.decoding.decode import CachedDecoder, CpuDecoder, Decoder, LlamaDecoder, Masks, decoder
 from robotrl.policies.vla.networks.autoregressive import Prefix, additive_mask, attention, last_index, places
 from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg, TextCfg
 from robotrl.policies.vla.networks.vision import TowerCfg
@@ -54,7 +54,7 @@ def sentence(rows: int) -> tuple[Tensor, Tensor, Tensor]:
 def made(model: LlamaModel, token_mask: Tensor, dtype: torch.dtype = torch.float32) -> Decoder:
     at = places(token_mask)
     masks = Masks(attention(token_mask, dtype, causal=True), additive_mask(token_mask[:, None], dtype))
-    return reader(model, masks, at, at[:, -1:] + 1 + torch.arange(AFTER, device=token_mask.device))
+    return decoder(model, masks, at, at[:, -1:] + 1 + torch.arange(AFTER, device=token_mask.device))
 
 
 def said(model: LlamaModel, rows: int) -> Tensor:

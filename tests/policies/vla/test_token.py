@@ -101,7 +101,7 @@ def test_wanted_shares() -> None:
 
 def test_cross_entropy_leaves_padding_out() -> None:
     logits = torch.zeros(1, 2, 1, 4)
-    logits[0, 1] = 100.0 * torch.vision_encoder(4)[0]
+    logits[0, 1] = 100.0 * torch.eye(4)[0]
     wanted = fn.spread(torch.tensor([[[1], [1]]]), 4, 0.0)
     assert fn.cross_entropy(logits, wanted, torch.tensor([[True, False]])).item() == pytest.approx(np.log(4))
     assert fn.cross_entropy(logits, wanted, torch.tensor([[True, True]])).item() == pytest.approx((np.log(4) + 100) / 2)
@@ -524,7 +524,7 @@ def test_the_median_by_hand() -> None:
     """Half of the probability lies up to the third bin, up to the first, and, exactly, up to the second."""
     share = torch.tensor([[0.2, 0.1, 0.4, 0.3], [0.5, 0.0, 0.0, 0.5], [0.25, 0.25, 0.5, 0.0]])
     assert fn.median(share).tolist() == [2, 0, 1]
-    assert fn.median(torch.vision_encoder(4)).tolist() == [0, 1, 2, 3]
+    assert fn.median(torch.eye(4)).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
