@@ -296,7 +296,7 @@ def test_the_eye_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_progress_needs() -> None:
-    unheard: Any = "site"
+    unheard: Any = "embeding"
     with pytest.raises(ConfigError, match=r"algo\.progress 'embeding' is unknown: did you mean 'embedding'"):
         learner(replace(CFG, progress=unheard))
     with pytest.raises(ConfigError, match=r"algo\.progress_cap is 1\.0: expected above 0, below 1"):

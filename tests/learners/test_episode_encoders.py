@@ -107,7 +107,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         build(replace(grpo.CFG, encoder="polcy", **SIGHT), policy)
     path = saved(tmp_path / "flow", flows.policy_on("smolvla"))
     with pytest.raises(
-        ConfigError, match=rf"algo\.encoder is 'run:{path}' beside algo\.progress 'none': expected sigh"
+        ConfigError, match=rf"algo\.encoder is 'run:{path}' beside algo\.progress 'none': expected embed"
     ):
         build(replace(grpo.CFG, encoder=f"run:{path}"), policy)
     with pytest.raises(CapabilityError, match=r"policy FlowVlaPolicy lacks HasVisionEncoder: algo\.encoder 'run:"):
