@@ -31,6 +31,7 @@ from robotrl.report import Animation, CurvePoint, Level, ReportData, write_repor
 from robotrl.report.text import percent
 from robotrl.rollout.demos import DemoReport, collect_demos
 from robotrl.rollout.evaluate import RULE, EvalResult, evaluate
+from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import find_checkpoint, load_policy
 from robotrl.spec import Split
@@ -267,14 +268,26 @@ def _control(out: Path, seed: int, episodes: int) -> ControlReport:
 def _summary(
     out: Path, seed: int, clone: EvalResult, tuned: EvalResult, exported: ExportReport, control: ControlReport
 ) -> dict[str, Any]:
-    env_steps = {int(row["step"]): int(row["env_steps"]) for row in read_scalars(out / "finetune" / "scalars.jsonl")}
+    rows = read_scalars(out / "finetune" / "scalars.jsonl")
+    env_steps = {int(row["step"]): int(row["env_steps"]) for row in rows}
     chosen = find_checkpoint(out / "finetune").step
+    config = Run.open(out / "finetune").config
+    evaluations = {
+        "seconds": rows[-1]["eval_s"],
+        "share": rows[-1]["eval_share"],
+        "max_share": config["evaluation"]["max_share"],
+    }
     return {
         "schema_version": 1,
         "seed": seed,
         "evaluation": {"split": "test", "starts": len(tuned.ids), "seed": seed, "rule": RULE},
         "bc": {"success": clone.rate._asdict()},
-        "rl": {"success": tuned.rate._asdict(), "step": chosen, "env_steps": env_steps[chosen]},
+        "rl": {
+            "success": tuned.rate._asdict(),
+            "step": chosen,
+            "env_steps": env_steps[chosen],
+            "evaluations": evaluations,
+        },
         "env_steps": max(env_steps.values()),
         "export": {
             "parity_max_abs": exported.parity_max_abs,

@@ -256,12 +256,29 @@ def _cost(data: ReportData) -> str:
     told = [f"<b>{seconds(wall)}</b> in all"] if wall is not None else []
     if memory is not None:
         told.append(f"<b>{memory:,.0f} MiB</b> of memory at most, all processes together")
+    told_share = _evaluations(data.summary)
     bars = "".join(f'<i style="flex:{max(taken, 0.001):.3f}" title="{esc(name)}"></i>' for name, taken in data.stages)
     names = "".join(
         f'<li><span class="key"></span>{esc(name)} <b>{seconds(taken)}</b></li>' for name, taken in data.stages
     )
     stages = f'<div class="stages">{bars}</div><ul class="legend">{names}</ul>' if data.stages else ""
-    return f"<section><h2>Time and memory</h2><p>{', '.join(told)}</p>{stages}</section>"
+    return f"<section><h2>Time and memory</h2><p>{', '.join(told)}</p>{stages}{told_share}</section>"
+
+
+def _evaluations(summary: Mapping[str, Any]) -> str:
+    """Share of the fine-tuning's time that its evaluations took, as a bar, and the setting that bounds it."""
+    taken, share, bound = (_get(summary, "rl", "evaluations", key) for key in ("seconds", "share", "max_share"))
+    if taken is None or share is None:
+        return ""
+    most = ""
+    if bound is not None:
+        most = f" evaluation.max_share bounds their share of all env steps to {percent(bound)}."
+        most = most if bound < 1 else " evaluation.max_share is 1, no bound."
+    return (
+        f"<p>Of the fine-tuning's time, evaluations took <b>{percent(share)}</b> ({seconds(taken)}).{most}</p>"
+        f'<div class="share" role="img" aria-label="{percent(share)} evaluations"><i style="width:{100 * share:.2f}%">'
+        "</i></div>"
+    )
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -117,6 +117,7 @@ def test_the_page_is_of_the_checkpoint_that_it_names(job: Path) -> None:
     page = (job / "report.html").read_text()
     assert f"the checkpoint after {summary['rl']['env_steps']:,} env steps" in page
     assert "<title>0 env steps: " in page
+    assert f"evaluations took <b>{100 * summary['rl']['evaluations']['share']:.1f} %</b>" in page
     assert "1074790" not in page.split("<details>")[0]
 
 

@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import mujoco
@@ -34,7 +35,10 @@ TUNED = Level("tuned", "fine-tuned", 0.984, 0.9605, 0.994, 256)
 
 SUMMARY = {
     "bc": {"success": {"value": 0.457, "low": 0.397, "high": 0.518, "episodes": 256}},
-    "rl": {"success": {"value": 0.984, "low": 0.9605, "high": 0.994, "episodes": 256}},
+    "rl": {
+        "success": {"value": 0.984, "low": 0.9605, "high": 0.994, "episodes": 256},
+        "evaluations": {"seconds": 24.5, "share": 0.207, "max_share": 0.8},
+    },
     "env_steps": 368640,
     "export": {"parity_max_abs": 4.2e-7, "parity_max_rel": 2.1e-7, "samples": 1024},
     "control": {
@@ -130,10 +134,17 @@ def test_every_number_is_on_the_page(tmp_path):
         "256", "368,640", "3 min 34 s", "1,873 MiB", "1.83 GiB", "4.2e-07", "2.1e-07", "1,024",
         "20 Hz", "71.2 µs", "161 µs", "412 µs", "1.01 ms", "3 missed deadlines", "of 32 episodes",
         "20011", "20023", "14.8 s", "1 min 58 s", "Seed 4", "robotrl quickstart --out DIR --seed 4",
+        "evaluations took 20.7 % (24.5 s)", "evaluation.max_share bounds their share of all env steps to 80.0 %",
         "reinflow.actor_lr", "0.0003", "2.13.0", "Some CPU", "96 validation starts.",
         "46,080 env steps: 81.2 % (75.0 % to 86.0 %)", "inference p50", "same demos, trained to convergence",
     ):  # fmt: skip
         assert expected in page.text, expected
+
+
+def test_the_share_of_evaluations_is_drawn_to_scale_and_left_out_where_it_is_not_known():
+    assert '<div class="share" role="img" aria-label="20.7 % evaluations"><i style="width:20.70%">' in render(full())
+    summary = {**SUMMARY, "rl": {"success": SUMMARY["rl"]["success"]}}
+    assert "evaluations took" not in render(replace(full(), summary=summary))
 
 
 def test_the_page_asks_nothing_of_the_network():
