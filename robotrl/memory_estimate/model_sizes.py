@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from robotrl.errors import unknown
+from robotrl.memory_estimate.published import check_name
 from robotrl.policies.vla.flow import FlowVlaCfg
 from robotrl.policies.vla.networks.openvla import OpenVla, OpenVlaCfg
 from robotrl.policies.vla.networks.pi0 import Pi0, Pi0Cfg
@@ -33,8 +33,7 @@ def interface(name: str) -> Interface:
     Raises:
         ConfigError: no such network.
     """
-    if name not in PIXELS:
-        raise unknown("policy", name, PIXELS)
+    check_name(name)
     sim = make_sim("mujoco/tabletop", num_envs=1, seed=0, image="flat_near", image_size=PIXELS[name])
     try:
         return Interface(visible(sim), sim.action_spec)

@@ -55,7 +55,7 @@ def test_all_three_are_listed_and_have_flags(outside: dict[str, str], tmp_path: 
     assert re.search(r"^my/point +\S", robotrl("list sims", outside, tmp_path), re.MULTILINE)
     assert re.search(r"^laplace +Laplace policy", robotrl("list policies", outside, tmp_path), re.MULTILINE)
     assert re.search(r"^fpo +FPO", robotrl("list algorithms", outside, tmp_path), re.MULTILINE)
-    said = robotrl("train --sim my/point --algo ppo --policy laplace --help", outside, tmp_path)
+    said = robotrl("train --sim my/point --algo ppo --policy laplace --help-all", outside, tmp_path)
     assert "--sim.limit-steps INT" in said and "--policy.initial-scale FLOAT" in said
 
 

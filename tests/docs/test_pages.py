@@ -218,7 +218,8 @@ def trained(page: Path) -> Iterator[list[str]]:
 def help_of(*words: str) -> str:
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-        assert main([*words, "--help"]) == 0
+        whole = "--help-all" if words[0] == "train" and len(words) > 1 else "--help"
+        assert main([*words, whole]) == 0
     return said.getvalue()
 
 
@@ -273,7 +274,7 @@ def wide_help(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_commands_and_flags_of_the_page_exist(page: Path) -> None:
     for words in commands(page):
         assert words[0] in COMMANDS, words
-        known = flags_of(*subject(words)) | {"--help"}
+        known = flags_of(*subject(words)) | {"--help", "--help-all"}
         for word in words[1:]:
             if re.match(r"--[A-Za-z]", word):
                 found = known | sim_flags(words) if word.startswith("--sim.") else known

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import tests.algos.test_grpo as grpo
 from robotrl.cli.main import main
 from robotrl.memory_estimate.estimate import without_memory
 from robotrl.memory_estimate.model_sizes import interface, published
+from robotrl.memory_estimate.published import PARAMETERS, at_once
 from robotrl.run.policy_checkpoint import load_policy
 
 
@@ -37,14 +40,25 @@ def test_published_sizes_take_no_memory(name: str, size: float) -> None:
     with without_memory():
         policy = published(name, seen)
         found = sum(x.numel() for x in policy.net.parameters())
+        assert sum(x.numel() for x in policy.parameters()) == PARAMETERS[name]
     # the tabletop's states and actions are narrower than what SmolVLA and pi0 pad theirs to
     assert found == pytest.approx(size, rel=0.03)
+
+
+def test_weights_and_moments_are_told_before_torch_is_imported() -> None:
+    assert at_once("smolvla").startswith("smolvla: 450 million parameters, 1.68 GiB of weights in float32, 3.35 GiB")
+    program = "import sys, robotrl.cli.commands.memory as m; m.check_name('pi0'); print(m.at_once('pi0'))"
+    program += "; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("pi0: 3,238 million"), done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["openvl"], "policy 'openvl' is unknown: did you mean 'openvla'?"),
+        (["lerobot/smolvla_base"], "expected smolvla (that network at published size), or a checkpoint that"),
+        (["someone/policy@main"], "expected openvla, smolvla, pi0, or a checkpoint that robotrl import made"),
         (["openvla", "--rows", "0"], "--rows is 0: expected 1 or more"),
         (["smolvla", "--rank", "-1"], "--rank is -1"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,11 +12,15 @@ from typing import Annotated
 import tyro
 
 from robotrl.cli.commands.parsing import at_least, parse
+from robotrl.memory_estimate.published import at_once, check_name
 
 
 @dataclass(frozen=True)
 class Args:
-    """Estimate the memory for fine-tuning a policy, without loading or building it."""
+    """Estimate the memory for fine-tuning a policy, without loading or building it.
+
+    Weights and optimizer state of a published network are told at once; an update is worked out after that.
+    """
 
     policy: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="POLICY")]
     """openvla, smolvla or pi0 at published size on the tabletop, or the path of a run or checkpoint."""
@@ -47,14 +52,20 @@ def main(argv: Sequence[str]) -> int:
         ("--processes", args.processes, 1),
     ):
         at_least(option, value, low)
+    stored = Path(args.policy).exists()
+    if not stored:
+        # before torch is imported, which takes seconds
+        check_name(args.policy)
+        print(at_once(args.policy), flush=True)
+        print("working out an update, which takes some 10 to 60 s", file=sys.stderr, flush=True)
     from robotrl.config import LoraCfg
     from robotrl.memory_estimate.estimate import Load, adapt_alike, described, footprint, without_memory
     from robotrl.policies.networks.recompute import recompute
     from robotrl.run.policy_checkpoint import describe
 
-    if Path(args.policy).exists():
-        stored = describe(args.policy).description
-        kind, make = stored["kind"], partial(described, stored)
+    if stored:
+        description = describe(args.policy).description
+        kind, make = description["kind"], partial(described, description)
     else:
         from robotrl.memory_estimate.model_sizes import interface, published
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
+import io
 import os
 import re
 import sys
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from robotrl.run.callbacks import Callback
 
 COMMAND = "robotrl train"
+HELP_ALL = "--help-all"
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ def usage() -> str:
         "  --logger   wandb: Weights & Biases beside TensorBoard\n"
         "  --callback MODULE:CLASS ...: callbacks of your own\n\n"
         f"presets:\n{presets}\n\nprofiles (--profile NAME):\n{profiles}\n\n"
-        f"{COMMAND} PRESET --help, or {COMMAND} --sim NAME --algo NAME --help, shows all fields and their values."
+        f"{COMMAND} PRESET --help, or {COMMAND} --sim NAME --algo NAME --help, shows the fields that people set most,\n"
+        "--help-all in its place all fields and their values."
     )
 
 
@@ -109,8 +114,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     seeds, argv = _seeds(argv)
     names, rest = split_names(argv)
-    if not {"-h", "--help"} & set(argv):
-        _loading(names.run_name)
+    if {"-h", "--help", HELP_ALL} & set(argv):
+        print(_help(names, rest))
+        return 0
+    _loading(names.run_name)
     config, flags = parse_run(names, rest)
     if seeds is not None:
         return _train_seeds(seeds, argv, config, flags.run_dir, names.run_name)
@@ -124,6 +131,29 @@ def main(argv: Sequence[str]) -> int:
         raise _with_fitting_policy(error, names, config) from error
     _tell(path)
     return 0
+
+
+def _help(names: ChosenNames, argv: Sequence[str]) -> str:
+    """The page of `--help`, or of `--help-all`, which a config of another package's own type has for both."""
+    from robotrl.cli.commands.train_help import short_help, without_none
+    from robotrl.cli.profiles import with_profile
+    from robotrl.config import TrainCfg
+
+    config = _base(names)
+    config = config if names.profile is None else with_profile(config, names.profile)
+    # the settings of reward sources stand on the whole page
+    if HELP_ALL not in argv and "--reward" not in argv and isinstance(config, TrainCfg):
+        about = "" if names.preset is None else inspect.getdoc(PRESETS.load(names.preset)) or ""
+        return short_help(_command(names), about, config)
+    said = io.StringIO()
+    rest = [word for word in argv if word not in ("-h", "--help", HELP_ALL)]
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        parse_run(names, [*rest, "--help"])
+    return without_none(said.getvalue().rstrip())
+
+
+def _command(names: ChosenNames) -> str:
+    return f"{COMMAND} {names.preset or f'--sim {names.sim} --algo {names.algo}'}"
 
 
 def _seeds(argv: Sequence[str]) -> tuple[int | None, list[str]]:
@@ -320,8 +350,7 @@ def parse_run(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, RunFlags]:
     field = ("config", Annotated[_concrete(config), tyro.conf.arg(name="")], dataclasses.field(default=config))
     both = dataclasses.make_dataclass("Train", [field, *rewards.fields()], bases=(RunFlags,), frozen=True, kw_only=True)
     both.__doc__ = f"Train {names.run_name}. --sim, --policy, --algo, --reward and --profile NAME choose its parts."
-    command = f"{COMMAND} {names.preset or f'--sim {names.sim} --algo {names.algo}'}"
-    parsed: Any = parse(both, command, argv)
+    parsed: Any = parse(both, _command(names), argv)
     _check_policy(config, parsed.config, names)
     return rewards.restored(parsed.config, parsed), parsed
 
