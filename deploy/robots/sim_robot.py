@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from robotrl.deploy.robots.driver import RobotSim, drive, fault
 from robotrl.deploy.robots.link import Link
-from robotrl.errors import ConfigError, RobotrlError, nearest
-from robotrl.registry import ROBOT_SIMS
-from robotrl.utils.user_module import user_module
+from robotrl.errors import RobotrlError, unknown
+from robotrl.registry import ROBOT_SIMS, SIMS
+from robotrl.utils.user_module import user_callable
 
 
 def main(link_name: str, argument: str) -> int:
@@ -17,8 +17,8 @@ def main(link_name: str, argument: str) -> int:
 
     Args:
         link_name: the link, as `Link.attach` takes it.
-        argument: name of a registered simulated robot ("mujoco/peg-insert"), or your "module:function" that takes a
-            seed and returns a `RobotSim`.
+        argument: name of a sim ("mujoco/peg-insert", "gym/CartPole-v1"), or your "module:function" that takes a seed
+            and returns a `RobotSim`.
 
     Returns:
         The exit code of the process.
@@ -33,20 +33,19 @@ def main(link_name: str, argument: str) -> int:
 def factory(argument: str) -> Callable[[int], RobotSim]:
     """Find the function that creates the simulated robot.
 
+    A sim without one of its own (`ROBOT_SIMS`) is run as it is, see `sim_as_robot`.
+
     Raises:
         ConfigError: there is no such name, module or function.
     """
-    if ":" not in argument:
+    if ":" in argument:
+        expected = "MODULE:FUNCTION, which takes a seed and returns a RobotSim"
+        return user_callable(argument, "robot sim", expected)
+    if argument in ROBOT_SIMS.names():
         return ROBOT_SIMS.load(argument)
-    name, _, attribute = argument.partition(":")
-    module = user_module(name, f"robot sim {argument!r}")
-    found: Any = getattr(module, attribute, None)
-    if callable(found):
-        makes: Any = found
-        return makes
-    close = nearest(attribute, [known for known in vars(module) if not known.startswith("_")])
-    hint = f"did you mean '{name}:{close}'? " if close else ""
-    raise ConfigError(
-        f"robot sim {argument!r}: {name} has no function {attribute!r}: {hint}expected one that takes a seed and"
-        " returns a RobotSim"
-    )
+    if argument.partition("/")[0] + "/" not in SIMS.families and argument not in SIMS.names():
+        raise unknown("simulated robot", argument, [*ROBOT_SIMS.names(), *SIMS.names()])
+    # a batched sim needs torch, which a sim with a robot of its own does not
+    from robotrl.deploy.robots.sim_as_robot import of_name
+
+    return partial(of_name, argument)

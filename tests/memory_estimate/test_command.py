@@ -47,7 +47,7 @@ def test_published_sizes_take_no_memory(name: str, size: float) -> None:
 
 def test_weights_and_moments_are_told_before_torch_is_imported() -> None:
     assert at_once("smolvla").startswith("smolvla: 450 million parameters, 1.68 GiB of weights in float32, 3.35 GiB")
-    program = "import sys, robotrl.cli.commands.memory as m; m.check_name('pi0'); print(m.at_once('pi0'))"
+    program = "import sys, robotrl.memory_estimate.published as m; m.check_name('pi0'); print(m.at_once('pi0'))"
     program += "; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("pi0: 3,238 million"), done.stderr

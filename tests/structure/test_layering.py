@@ -73,7 +73,15 @@ MAY_IMPORT = {
 }
 # Only these, apart from the parts that own them, may name a heavy package, even inside a function.
 TORCH_FREE = BASE | {"utils", "cli", "deploy", "report", "configs"}
-NEEDS_TORCH = {"deploy.export", "transforms", "utils.batched", "utils.cuda_graph", "utils.devices", "cli.quickstart"}
+NEEDS_TORCH = {
+    "deploy.export",
+    "deploy.robots.sim_as_robot",
+    "transforms",
+    "utils.batched",
+    "utils.cuda_graph",
+    "utils.devices",
+    "cli.quickstart",
+}
 """`transforms` imports torch inside its torch backend."""
 OWNERS = {
     "mujoco": {"sims.mujoco", "benchmarks"},

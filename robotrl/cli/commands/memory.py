@@ -12,7 +12,6 @@ from typing import Annotated
 import tyro
 
 from robotrl.cli.commands.parsing import at_least, parse
-from robotrl.memory_estimate.published import at_once, check_name
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
         ("--processes", args.processes, 1),
     ):
         at_least(option, value, low)
+    from robotrl.memory_estimate.published import at_once, check_name
+
     stored = Path(args.policy).exists()
     if not stored:
         # before torch is imported, which takes seconds

@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from robotrl.cli.commands.list import describe
 from robotrl.registry import ALGORITHMS
 
 MOST_SET = (
@@ -77,6 +76,8 @@ def without_none(page: str) -> str:
 
 def _algorithm(algo: Any) -> str:
     """One sentence on an algorithm, with its page."""
+    from robotrl.cli.commands.list import describe
+
     target = f"{type(algo).__module__}:{type(algo).__qualname__}"
     name = next((name for name, row in ALGORITHMS.rows().items() if row == target), None)
     if name is None:
