@@ -24,6 +24,19 @@ class Args:
 
     Use the checkpoint with `robotrl train PRESET --init-from OUT` or `robotrl eval OUT`. Without `--check-data` the
     import is unverified: names, shapes, tokenizer and statistics match, but the policy's actions were not compared.
+
+    Examples, one for each kind; docs/vla-import.md has them from the checkpoint to fine-tuning:
+
+    robotrl import openvla DIR --sim gym/libero_gym:Libero-v0 --key libero_spatial --out openvla
+
+    robotrl import openvla-oft DIR --sim gym/libero_gym:Libero-v0 --horizon 8 --key libero_spatial_no_noops --out oft
+
+    robotrl import lerobot DIR --vlm VLM --sim mujoco/tabletop --sim.image flat_near --sim.image-size 512 --cameras
+    observation.images.top=image_flat_near --horizon 8 --out smolvla
+
+    robotrl import openpi DIR --vlm VLM --key ASSET --sim mujoco/tabletop --cameras base_0_rgb=image_flat_near --out pi0
+
+    robotrl import vlm DIR --sim mujoco/tabletop --sim.image flat_near --sim.image-size 512 --out vlm
     """
 
     layout: Annotated[Layout, tyro.conf.Positional, tyro.conf.arg(metavar="LAYOUT")]
