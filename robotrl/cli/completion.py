@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 
 import tyro
 
+from robotrl.cli.sim_fields import sim_fields
 from robotrl.errors import unknown
 
 SCRIPTS = {
@@ -52,6 +53,8 @@ POSITIONAL, FIXED = (get_args(marked)[1] for marked in (tyro.conf.Positional[int
 """Annotations of positional arguments, and of fields without a flag."""
 NAMED: Any = type(tyro.conf.arg())
 """Type of the annotation that may give a flag another name than its field's."""
+OF_SIMS = ("demos", "eval", "import", "reward", "train", "video", "view")
+"""Commands with the options of the sim that they name, `--sim.FIELD`."""
 MAIN_FLAGS = ("--help", "--version", "--completion")
 ACTIONS = {
     "train": ("reward", "TrainArgs"),
@@ -98,6 +101,10 @@ def candidates(words: Sequence[str], commands: Mapping[str, str]) -> list[str]:
     if command not in commands:
         return []
     flags, positionals = _arguments(command, commands[command], before[1:])
+    from robotrl.cli.commands.sim_flags import sim_named
+
+    if command in OF_SIMS and (named := sim_named(before[1:])) is not None:
+        flags |= {field.flag: _Flag(field.takes_value, field.values) for field in sim_fields(named)}
     last = before[-1]
     if last in flags and flags[last].takes_value:
         return _starting(word, flags[last].values)
@@ -134,7 +141,7 @@ def _arguments(command: str, module: str, typed: Sequence[str]) -> tuple[dict[st
 
 
 def _of_training(typed: Sequence[str]) -> tuple[dict[str, _Flag], tuple[str, ...]]:
-    """Flags that all trainings share; those of a sim, an algorithm and a policy are known only after their import."""
+    """Flags that all trainings share; those of an algorithm and a policy are known only after their import."""
     from robotrl.cli.commands.train import Resume, RunFlags
     from robotrl.cli.profiles import PROFILES
     from robotrl.config import TrainCfg
@@ -150,7 +157,8 @@ def _of_training(typed: Sequence[str]) -> tuple[dict[str, _Flag], tuple[str, ...
         "--profile": PROFILES,
     }
     flags = {name: _Flag(True, tuple(values)) for name, values in parts.items()}
-    flags |= {**dict(_flags(RunFlags)), **dict(_flags(TrainCfg))}
+    flags |= {**dict(_flags(RunFlags)), **dict(_flags(TrainCfg)), "--seeds": _Flag(True, ())}
+    flags["--help-all"] = _Flag(False, ())
     del flags["--rewards"]  # picked by --reward
     return (flags, ()) if typed else ({**flags, **dict(_flags(Resume))}, tuple(PRESETS.names()))
 

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from robotrl.cli.commands import process_reward, reward
+from robotrl.cli.commands.sim_flags import parse_options
 from robotrl.cli.completion import ACTIONS, SCRIPTS, candidates
 from robotrl.cli.main import COMMANDS, main
-from robotrl.registry import PRESETS, SIMS
+from robotrl.cli.sim_fields import sim_fields
+from robotrl.registry import PRESETS, SIMS, sim_options
 
 TABLE = {name: row.module for name, row in COMMANDS.items()}
 
@@ -102,6 +104,13 @@ def test_other_shells_read_their_script(on_path, tmp_path, shell):
         (["train", "gym-ppo", "--reward", "al"], ["alive"]),
         (["train", "gym-ppo", "--rew"], ["--reward"]),
         (["train", "gym-ppo", "--sim.na"], []),
+        (["train", "gym-ppo", "--see"], ["--seed", "--seeds"]),
+        (["train", "gym-ppo", "--help"], ["--help", "--help-all"]),
+        (["train", "reach-ppo", "--sim", "mujoco/reach", "--sim.rew"], ["--sim.reward"]),
+        (["train", "reach-ppo", "--sim", "mujoco/reach", "--sim.reward", ""], ["shaped", "sparse"]),
+        (["demos", "mujoco/peg-insert", "--sim.cl"], ["--sim.clearance-m"]),
+        (["eval", "x", "--sim", "gym/CartPole-v1", "--sim.vec"], ["--sim.vectorization"]),
+        (["doctor", "--sim", "mujoco/reach", "--sim.re"], []),
         (["train", "--resume", "x", "--acc"], ["--accept-changed-inputs"]),
         (["train", "gym-ppo", "--profile", "card"], ["card-24", "card-80", "cards-8x80"]),
         (["train", "--re"], ["--recompute", "--resume", "--reward"]),
@@ -118,6 +127,17 @@ def test_other_shells_read_their_script(on_path, tmp_path, shell):
 )
 def test_candidates(words, expected):
     assert candidates(words, TABLE) == expected
+
+
+@pytest.mark.parametrize("name", [*SIMS.names(), "gym/CartPole-v1"])
+def test_options_of_a_sim_are_those_that_its_parser_knows(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
+        parse_options(sim_options(name), "robotrl eval", ["--help"])
+    # long lists stand in two columns
+    listed = set(re.findall(r"(?:^|│) *(--sim\.[\w.-]+)", page.getvalue(), re.MULTILINE))
+    assert {field.flag for field in sim_fields(name)} == listed - {"--sim.env-id"}  # the id is in the sim's name
 
 
 def test_each_command_completes_all_its_flags():
