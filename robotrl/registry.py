@@ -7,15 +7,26 @@ Other packages add rows through the entry-point groups `robotrl.sims`, `robotrl.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any, NamedTuple
 
 from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
 from robotrl.spec.json_fields import check_settings
 from robotrl.spec.sim_options import SimOptions, options_of_factory, with_values
 from robotrl.utils.installation import install_line
+
+
+@cache
+def _added(group: str, path: tuple[str, ...]) -> EntryPoints:
+    """Entry points of a group in all packages of `sys.path`, of which `path` is a copy.
+
+    Cached: with 170 packages a search takes 10 ms, twice the time that making a sim takes.
+    """
+    return entry_points(group=group)
 
 
 class Family(NamedTuple):
@@ -45,7 +56,7 @@ class Table:
 
     def rows(self) -> dict[str, str]:
         """All rows, including those of other packages; robotrl's own rows take precedence."""
-        found = {point.name: point.value for point in entry_points(group=self.group)}
+        found = {point.name: point.value for point in _added(self.group, tuple(sys.path))}
         return {**found, **self._rows}
 
     def names(self) -> list[str]:
@@ -98,7 +109,7 @@ class Table:
 
     def _package(self, name: str) -> str | None:
         """Distribution that adds the row `name`; None for a name that no package adds."""
-        added = (point.dist for point in entry_points(group=self.group) if point.name == name)
+        added = (point.dist for point in _added(self.group, tuple(sys.path)) if point.name == name)
         return next((dist.name for dist in added if dist is not None), None)
 
     def _broken(self, name: str, package: str, error: Exception) -> ConfigError:

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ DECISIVE = ("robotrl", "torch", "numpy", "mujoco", "gymnasium")
 
 def versions() -> dict[str, Any]:
     """Python, platform, every installed package, processor and thread counts."""
-    texts = [found.metadata for found in distributions()]  # cached: this parses a file
-    packages = {str(text["Name"]): str(text["Version"]) for text in texts if text["Name"]}
+    packages = dict(found for found in map(_name_and_version, distributions()) if found[0])
     torch = sys.modules.get("torch")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -67,6 +66,17 @@ def changes_since(before: dict[str, Any]) -> list[str]:
             now = None
         pairs.append((name, before["packages"].get(name), now))
     return [f"{name} {old} -> {new}" for name, old, new in pairs if old != new]
+
+
+def _name_and_version(package: Distribution) -> tuple[str, str]:
+    """Name and version of an installed package; an empty name if it has none.
+
+    Read from the head of its metadata: `Distribution.metadata` parses the whole description too, in a fifth of a second
+    for 170 packages.
+    """
+    text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
+    fields = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines())
+    return fields.get("Name", ""), fields.get("Version", "")
 
 
 def _git(where: Path, *arguments: str) -> bytes | None:

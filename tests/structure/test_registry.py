@@ -128,3 +128,17 @@ def test_the_line_that_installs_an_extra_names_where_robotrl_came_from(monkeypat
         told = SimpleNamespace(read_text=lambda name, origin=origin: origin)
         monkeypatch.setattr(installation, "distribution", lambda name, told=told: told)
         assert install_line.__wrapped__("vla") == line
+
+
+def test_a_package_that_comes_onto_the_path_later_is_seen(tmp_path, monkeypatch):
+    """What is installed is looked up once for each `sys.path`."""
+    table = Table("sim", {}, "robotrl.sims")
+    assert "late/task" not in table.rows()
+    info = tmp_path / "late-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[robotrl.sims]\nlate/task = late:make\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert table.rows()["late/task"] == "late:make"
+    monkeypatch.undo()
+    assert "late/task" not in table.rows()
