@@ -7,6 +7,7 @@ for this process and for those that the tests start.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
@@ -23,6 +24,7 @@ PARTS = ("sims", "policies", "deploy", "configs")
 # Files that take longest (they start processes or compile). A worker that began one of them last would leave the others
 # with nothing to do. `make test-fast` leaves them out.
 SLOW_FIRST = (
+    "engine/test_distributed_learners.py",
     "engine/test_distributed.py",
     "conformance/test_sims.py",
     "benchmarks/test_vla.py",
@@ -70,12 +72,22 @@ SLOW_FIRST = (
     "deploy/test_watch.py",
     "benchmarks/test_cells.py",
     "training/test_choices.py",
+    "structure/test_setup.py",
+    "utils/test_safe_path.py",
 )
 
 # A shell starts background jobs with Ctrl-C ignored, which every process started from here would inherit; the tests
 # that send it need it to work wherever they run.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each worker has one thread, as have the processes that it starts: they are as many as the cores, and threads that wait
+# for each other while others have the core take many times as long.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# compiling in this process: torch would start helpers, each of which imports it again, and the cores are busy
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # for `tests.kits` and `benchmarks`, in this process and in those that the tests start
 sys.path.insert(0, str(ROOT))
@@ -112,6 +124,12 @@ if not _installed_from_here():
     # In a child started here, the current folder would come first, and its `robotrl` lacks the other parts.
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LINKS), os.environ.get("PYTHONPATH")]))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: keep the garbage collector from looking through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

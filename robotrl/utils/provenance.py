@@ -75,7 +75,8 @@ def _name_and_version(package: Distribution) -> tuple[str, str]:
     for 170 packages.
     """
     text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
-    fields = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines())
+    lines = (line.partition(": ") for line in text.partition("\n\n")[0].splitlines())
+    fields = {field: value for field, _, value in lines}
     return fields.get("Name", ""), fields.get("Version", "")
 
 

@@ -83,9 +83,10 @@ def test_no_more_frames_are_judged_than_are_quickly_judged(demos: Path, monkeypa
 
 def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:
     """In a second run, from eyes that see: the language model learns, and what it tells depends on what it is told."""
-    eyes = learner(demos, replace(CFG, updates=60))
+    short = replace(CFG, updates_per_iteration=30)
+    eyes = learner(demos, replace(short, updates=30))
     eyes.iterate()
-    cfg = replace(CFG, updates=240, reading=1.0, symmetries=("mirror", "colours"))
+    cfg = replace(short, updates=120, reading=1.0, symmetries=("mirror", "colours"))
     made = learner(demos, cfg, policy=eyes.policy)
     before = {name: x.detach().clone() for name, x in made.policy.named_parameters()}
     scalars = [made.iterate() for _ in range(3)]
@@ -105,7 +106,7 @@ def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:
 
 
 def test_half_of_a_batch_is_of_scenes_that_nobody_acted_in(demos: Path) -> None:
-    made = learner(demos, replace(CFG, reading=1.0, scenes=6, symmetries=("mirror",)))
+    made = learner(demos, replace(CFG, updates_per_iteration=6, reading=1.0, scenes=6, symmetries=("mirror",)))
     made.iterate()
     assert made._fresh is not None
     first = made._fresh.arrays

@@ -14,7 +14,7 @@ from benchmarks.vla import cell as vla_cell
 from benchmarks.vla.bench import DECODE, METHODS, SIM, Clone
 from benchmarks.vla.decode import Size
 from robotrl import config as configs
-from robotrl.config import changed_options
+from robotrl.config import EvalCfg, changed_options
 from robotrl.engine import autocast
 from robotrl.policies.vla.networks.openvla import TextCfg
 from robotrl.registry import PRESETS
@@ -143,9 +143,13 @@ def test_decoding_is_measured_beside_the_peer():
     assert "2 rows, 3 tokens" in figure.note
 
 
+TINY = {"vision_width": 16, "vision_depth": 2, "vision_heads": 2, "width": 32, "heads": 2, "mlp": 64, "depth": 2}
+
+
 def small(name: str, bf16: bool = False) -> Any:
     """A preset that is done in a moment."""
     cfg = PRESETS.load(f"tabletop-{name}")()
+    cfg = replace(cfg, policy=replace(cfg.policy, **TINY), evaluation=EvalCfg(0, 4, 4, 0))
     algo = replace(
         cfg.algo, bf16=bf16, **({"batch": 8, "scenes": 16} if hasattr(cfg.algo, "scenes") else {"iterations": 1})
     )

@@ -383,14 +383,13 @@ def test_demos_then_inspect(capsys, tmp_path):
     assert "exists already" in refusal(capsys, "demos", "mujoco/peg-insert", "--out", str(out))
 
 
-def test_the_main_job_command_by_command(tmp_path):
+def test_the_main_job_command_by_command(tmp_path, monkeypatch, capsys):
     """Demonstrations, clone, evaluation, bundle, control: each command takes what the one before it wrote."""
+    monkeypatch.chdir(tmp_path)
 
     def done(*arguments: str) -> str:
-        ended = robotrl(*arguments, cwd=tmp_path)
-        assert ended.returncode == 0, ended.stderr
-        assert "Traceback" not in ended.stderr
-        return ended.stdout
+        assert main(arguments) == 0
+        return capsys.readouterr().out
 
     done("demos", "mujoco/peg-insert", "--out", "demos", "--episodes", "4")
     small = ["--algo.updates", "2", "--algo.updates-per-iteration", "1", "--algo.batch", "8", "--policy.hidden", "16"]
@@ -407,8 +406,11 @@ def test_the_main_job_command_by_command(tmp_path):
     # the bundle names its sim and the sim's options
     assert json.loads((tmp_path / "bundle/manifest.json").read_text())["training"]["sim"] == "mujoco/peg-insert"
     assert "over 2 starts" in done("eval", "bundle", "--episodes", "2")
-    said = done("deploy", "bundle", "--robot", "sim:mujoco/peg-insert", "--episodes", "1", "--json", "deploy.json")
-    assert "of 1 at 20 Hz" in said
+    # a process of its own: control sets its priorities
+    control = ["deploy", "bundle", "--robot", "sim:mujoco/peg-insert", "--episodes", "1", "--json", "deploy.json"]
+    ended = robotrl(*control, cwd=tmp_path)
+    assert ended.returncode == 0 and "Traceback" not in ended.stderr, ended.stderr
+    assert "of 1 at 20 Hz" in ended.stdout
     assert json.loads((tmp_path / "deploy.json").read_text())["ticks"] > 0
 
 

@@ -23,6 +23,7 @@ from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason
 from robotrl.errors import DataError
 from tests.kits.paths_kit import KITS
+from tests.kits.real_time import undisturbed
 
 HERE = KITS
 CART = "sim:tests.kits.deploy_cart:make_cart"
@@ -99,14 +100,15 @@ class Started:
         """Send a signal, wait for the end, and return what was said; nobody may be left."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=20)
-        _, alive = psutil.wait_procs(children, timeout=10)
+        _, said = self.process.communicate(timeout=60)
+        _, alive = psutil.wait_procs(children, timeout=60)
         assert not alive
         assert "Traceback" not in said
         return said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@undisturbed
 def test_in_an_episode(bundle: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Damped, with all ticks in the log and the reason."""
     started = Started(bundle, tmp_path)
@@ -145,6 +147,7 @@ def test_while_the_robot_starts_or_is_reset(bundle: Path, tmp_path: Path) -> Non
             assert records == [{"kind": "stopped", "text": "SIGTERM"}]
 
 
+@undisturbed
 def test_a_second_signal_ends_at_once(bundle: Path, tmp_path: Path) -> None:
     started = Started(bundle, tmp_path)
     started.wait_for(started.in_episode)
@@ -158,9 +161,10 @@ def test_a_second_signal_ends_at_once(bundle: Path, tmp_path: Path) -> None:
     assert started.process.wait(timeout=1.5) == -signal.SIGTERM
     for process in robot:
         process.resume()
-    assert not psutil.wait_procs(robot, timeout=10)[1]
+    assert not psutil.wait_procs(robot, timeout=60)[1]
 
 
+@undisturbed
 def test_what_is_ignored_stays_ignored_and_timeout_ends_it(bundle: Path, tmp_path: Path) -> None:
     """As of a background job: `nohup` ignores SIGHUP; `timeout` sends SIGTERM."""
     started = Started(bundle, tmp_path, before="timeout 8 nohup")

@@ -20,6 +20,7 @@ from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Mode, Reason
 from robotrl.deploy.robots.link import RobotFault
+from tests.kits.real_time import undisturbed
 
 CART, STAMPED = "sim:tests.kits.deploy_cart:make_cart", "sim:tests.kits.deploy_cart:make_stamped"
 
@@ -59,6 +60,7 @@ def damped(bundle: Path, robot: str, tmp_path: Path, says: str) -> list[dict[str
     return bad
 
 
+@undisturbed
 def test_a_healthy_run_holds_nothing(bundle: Path) -> None:
     report = run_control(bundle, CART, episodes=2)
     assert report.successes == 2
@@ -85,6 +87,7 @@ def test_an_exported_bundle_says_what_is_plausible(bundle: Path) -> None:
     assert manifest.observations[0].max_still_s == 0.04
 
 
+@undisturbed
 def test_numbers_that_cannot_be(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CART_FAR_AT", "100")
     monkeypatch.setenv("CART_FAR", "1e6")
@@ -93,6 +96,7 @@ def test_numbers_that_cannot_be(bundle: Path, tmp_path: Path, monkeypatch: pytes
     assert len(bad) == 5
 
 
+@undisturbed
 def test_a_sensor_that_stands_still(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CART_FROZEN_AT", "100")
     bad = damped(bundle, CART, tmp_path, r"observation 'state' stands still while the robot is told to move, for 5")
@@ -109,6 +113,7 @@ def test_a_sensor_that_stands_still(bundle: Path, tmp_path: Path, monkeypatch: p
         ("silent", r"the last observation is 0\.\d+ s old, more than 0\.04 s"),
     ],
 )
+@undisturbed
 def test_a_sensor_whose_own_time_is_wrong(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, says: str
 ) -> None:

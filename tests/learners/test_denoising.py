@@ -24,7 +24,7 @@ from tests.kits.learner_kit import ACTION, DIFFUSION, FLOW, SHORTCUT, SMALL, SPE
 from tests.kits.walk_sim import Walk
 from tests.training.test_resume import make_clone
 
-SETTINGS = {**SMALL, "num_steps": 8, "epochs": 1, "minibatch": 32, "critic_warmup_env_steps": 0}
+SETTINGS = {**SMALL, "num_steps": 4, "epochs": 1, "minibatch": 16, "critic_warmup_env_steps": 0}
 METHODS = {
     "reinflow": ReinFlowCfg(**SETTINGS, entropy_coef=0.01),
     "flow-noise": FlowNoiseCfg(**SETTINGS),

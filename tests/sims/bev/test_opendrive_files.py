@@ -142,7 +142,7 @@ def test_entities_are_refused_before_they_expand(tmp_path):
     layers = "".join(f'<!ENTITY a{i + 1} "{f"&a{i};" * 10}">' for i in range(9))
     bomb = f'<?xml version="1.0"?><!DOCTYPE OpenDRIVE [<!ENTITY a0 "ha">{layers}]><OpenDRIVE><b c="&a9;"/></OpenDRIVE>'
     outside = '<!DOCTYPE OpenDRIVE SYSTEM "file:///etc/hostname"><OpenDRIVE/>'
-    begun = time.monotonic()
+    begun = time.process_time()
     for text in (bomb, outside, bomb.replace("<!DOCTYPE", " " * 250 + "<!DOCTYPE")):
         with pytest.raises(DataError, match="document type declaration"):
             kit.parse(text.replace('<?xml version="1.0"?>', "").lstrip() if "    " not in text else text)
@@ -150,7 +150,7 @@ def test_entities_are_refused_before_they_expand(tmp_path):
         path.write_bytes(text.encode("utf-16"))
         with pytest.raises(DataError, match="document type declaration"):
             reader.read(path)
-    assert time.monotonic() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_a_file_is_read_in_its_encoding_and_named_after_itself(tmp_path):
@@ -194,7 +194,7 @@ VALUES = ["", "0", "-1", "1", "2", "9", "nan", "-inf", "1e308", "-1e9", "1e-9", 
 @given(st.integers(0, 2**32))
 def test_an_altered_file_gives_a_map_or_an_error_of_ours(seed):
     draw, text = random.Random(seed), EVERYTHING
-    begun = time.monotonic()
+    begun = time.process_time()
     for _ in range(draw.randint(1, 3)):
         kind = draw.randrange(6)
         if kind == 0:
@@ -224,7 +224,7 @@ def test_an_altered_file_gives_a_map_or_an_error_of_ours(seed):
             assert all(0 <= n < len(builder.lanes) for n in lane.next)
             assert lane.control != Control.LIGHT or 0 <= lane.group < len(builder.signals)
             assert lane.control == Control.NONE or 0 < lane.stop_s < lane.length_m
-    assert time.monotonic() - begun < 20
+    assert time.process_time() - begun < 20
 
 
 def test_a_large_file_takes_time_in_proportion():

@@ -1,0 +1,34 @@
+import pytest
+
+from robotrl.errors import ConfigError, DataError, check_count, unknown
+from tests.kits.refusals import names, raises_naming
+
+
+def test_words_and_numbers_are_whole():
+    said = "algo.lr is 0.1: expected above 0, at most 1"
+    assert all(names(said, part) for part in ("algo.lr", 0.1, 0, 1, "above"))
+    assert not any(names(said, part) for part in ("lr", 0.10001, 10, "algo", "abov", "-1"))
+
+
+def test_an_error_that_names_what_is_asked_passes_in_any_wording():
+    with raises_naming(ConfigError, "lead", 9, 1, 8):
+        check_count("lead", 9, 1, 8)
+    with raises_naming(ConfigError, "axis", "griper", nearest="gripper"):
+        raise unknown("axis", "griper", ["gripper", "x"])
+
+
+@pytest.mark.parametrize(
+    ("parts", "nearest"), [(("leads",), None), (("lead", 8), None), (("lead", 9, 7), None), (("lead", 9), "lead")]
+)
+def test_one_that_does_not_fails(parts, nearest):
+    with pytest.raises(AssertionError, match="does not"), raises_naming(ConfigError, *parts, nearest=nearest):
+        check_count("lead", 9, 1, 6)
+
+
+def test_another_class_several_lines_and_no_error_fail():
+    with pytest.raises(ConfigError), raises_naming(DataError, "lead"):
+        check_count("lead", 9, 1, 6)
+    with pytest.raises(AssertionError, match="several lines"), raises_naming(DataError, "lead"):
+        raise DataError("lead\n9")
+    with pytest.raises(pytest.fail.Exception), raises_naming(DataError, "lead"):
+        pass
