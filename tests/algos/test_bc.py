@@ -20,6 +20,7 @@ from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.transforms import numpy_backend
 from tests.kits.learner_kit import ACTION, FLOW, GAUSSIAN, SPECS, flow, gaussian, same, setup, snapshot, write_walks
+from tests.kits.refusals import raises_naming
 
 CFGS = (
     FLOW,
@@ -75,7 +76,7 @@ def test_actions_may_go_by_what_the_robot_did(walks):
     dataset.stats["action"] = {name: np.zeros_like(x) for name, x in dataset.stats["action"].items()}
     still = transforms_for(dataset, SPECS, ACTION, "quantiles").outputs
     assert still == transforms_for(dataset, SPECS, ACTION, "bounds").outputs
-    with pytest.raises(ConfigError, match=r"algo.action_range 'quantile' is unknown: did you mean 'quantiles'"):
+    with raises_naming(ConfigError, "algo.action_range", "quantile", nearest="quantiles"):
         transforms_for(dataset, SPECS, ACTION, "quantile")
 
 

@@ -16,6 +16,7 @@ from robotrl.policies.staged import StagedPolicy
 from robotrl.rollout.evaluate import evaluate
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from tests.kits.learner_kit import DIFFUSION, FLOW, SMALL, diffusion, flow, gaussian, same, setup, snapshot
+from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
 DPPO = DppoCfg(**SMALL)
@@ -135,7 +136,7 @@ def test_a_staged_policy_is_tuned_on_where_it_was_tuned():
     again = PART.build(setup(learner.policy))
     assert again.loss.frozen is not learner.loss.frozen
     assert again.policy.switch == 3
-    with pytest.raises(ConfigError, match=r"algo\.tuned_steps is 5: expected 2"):
+    with raises_naming(ConfigError, "algo.tuned_steps", 5, 2):
         DPPO.build(setup(learner.policy))
 
 

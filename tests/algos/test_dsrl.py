@@ -26,6 +26,7 @@ from robotrl.replay.corrections import Correction
 from robotrl.rollout.evaluate import evaluate
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from tests.kits.learner_kit import ACTION, SPECS, TRANSFORMS, flow, gaussian, same, setup, snapshot, write_walks
+from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
 ACTOR = SteeredCfg(bound=1.5, hidden=(32, 32))
@@ -493,17 +494,17 @@ def test_settings_out_of_range_are_refused(cfg, field, value):
 
 
 def test_settings_of_aliasing_out_of_range_are_refused():
-    with pytest.raises(ConfigError, match=r"algo\.distill_updates is 0: expected 1 or more"):
+    with raises_naming(ConfigError, "algo.distill_updates", 0, 1):
         made(replace(NA, distill_updates=0))
-    with pytest.raises(ConfigError, match=r"algo\.group is 1: expected 2 or more"):
+    with raises_naming(ConfigError, "algo.group", 1, 2):
         made(replace(NA, group=1))
-    with pytest.raises(ConfigError, match=r"algo\.decoded is 60: expected a multiple of 8, algo\.group"):
+    with raises_naming(ConfigError, "algo.decoded", 60, 8):
         made(replace(NA, decoded=60))
-    with pytest.raises(ConfigError, match=r"algo\.own_share is 2.0: expected 0 to 1"):
+    with raises_naming(ConfigError, "algo.own_share", 2.0, 0, 1):
         made(replace(NA, own_share=2.0))
-    with pytest.raises(ConfigError, match=r"algo\.decoded is 2000: expected 1 to 1000, algo\.pairs"):
+    with raises_naming(ConfigError, "algo.decoded", 2000, 1, 1000):
         made(replace(NA, decoded=2000))
-    with pytest.raises(ConfigError, match=r"algo\.demo_share is 1.0: expected 0 or more and below 1"):
+    with raises_naming(ConfigError, "algo.demo_share", 1.0, 0, 1):
         made(replace(NA, demo_share=1.0))
 
 

@@ -16,6 +16,7 @@ from robotrl.learners.denoising_sampling import step_log_prob
 from robotrl.learners.on_policy import make_batch
 from robotrl.rollout.evaluate import evaluate
 from tests.kits.learner_kit import SMALL, flow, gaussian, same, setup, snapshot
+from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
 SDE, NOISE = FlowSdeCfg(**SMALL), FlowNoiseCfg(**SMALL)
@@ -91,7 +92,7 @@ def test_it_learns(cfg):
 
 
 def test_what_they_cannot_do_is_refused():
-    with pytest.raises(ConfigError, match=r"algo\.scale is 0.0: expected above 0"):
+    with raises_naming(ConfigError, "algo.scale", 0.0, 0):
         replace(SDE, scale=0.0).build(setup(flow()))
     for cfg, name in ((SDE, "Flow-SDE"), (NOISE, "Flow-Noise")):
         with pytest.raises(CapabilityError, match=f"GaussianPolicy lacks HasChain: {name} needs"):

@@ -27,6 +27,7 @@ from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.training import resume, train
 from tests.algos.test_grpo import CFG, OPTIONS, learner, policy_on, rigged, tabletop
+from tests.kits.refusals import raises_naming
 from tests.training.test_resume import StopAt, assert_same_end
 
 # divergences
@@ -169,7 +170,7 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):
         student(saved(tmp_path / "camera", policy_on(tabletop(1, image="flat_front"))))
     teacher = saved(tmp_path / "teacher", policy_on(tabletop(1)))
-    with pytest.raises(ConfigError, match=r"algo\.divergence 'revers' is unknown: did you mean 'reverse'"):
+    with raises_naming(ConfigError, "algo.divergence", "revers", nearest="reverse"):
         student(teacher, divergence="revers")
 
 
@@ -297,9 +298,9 @@ def test_the_eye_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_progress_needs() -> None:
     unheard: Any = "embeding"
-    with pytest.raises(ConfigError, match=r"algo\.progress 'embeding' is unknown: did you mean 'embedding'"):
+    with raises_naming(ConfigError, "algo.progress", "embeding", nearest="embedding"):
         learner(replace(CFG, progress=unheard))
-    with pytest.raises(ConfigError, match=r"algo\.progress_cap is 1\.0: expected above 0, below 1"):
+    with raises_naming(ConfigError, "algo.progress_cap", 1.0, 0, 1):
         learner(replace(CFG, progress="embedding", progress_cap=1.0))
     for changes, said in (
         ({"progress_cap": 0.3}, r"algo\.progress_cap is 0\.3 beside algo\.progress 'none': expected embedding"),

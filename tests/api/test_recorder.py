@@ -17,6 +17,7 @@ from robotrl.registry import make_sim
 from robotrl.sims.gymnasium_sim.action_codec import action_codec
 from robotrl.spec import Spec
 from tests.kits.paths_kit import ROOT
+from tests.kits.refusals import raises_naming
 
 PAGE = ROOT / "docs" / "own-demonstrations.md"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -144,7 +145,7 @@ def test_steps_that_cannot_be(tmp_path, obs, action, error, message):
     recorder.start()
     with pytest.raises(error, match=message):
         recorder.step(obs, action, 0.0)
-    with pytest.raises(NumericsError, match="reward is nan"):
+    with raises_naming(NumericsError, "reward", "nan"):
         recorder.step([0, 0], [0], float("nan"))
 
 

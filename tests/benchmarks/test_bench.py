@@ -16,6 +16,7 @@ from benchmarks.kit.figures import Figure, Paired, as_figure, have, paired
 from benchmarks.kit.machine import busy, machine_info, package_versions
 from robotrl.errors import ConfigError, DataError
 from tests.kits.paths_kit import ROOT
+from tests.kits.refusals import raises_naming
 
 REQUIRED = {"value", "unit", "peer", "peer_value", "ratio", "runs", "low", "high"}
 
@@ -33,7 +34,7 @@ def test_routes_take_turns():
     measured = paired({"a": route("a", 1.0), "b": route("b", 2.0)}, rounds=3, warmup=1)
     assert order == ["a", "b"] * 4
     assert measured.samples == {"a": (1.0,) * 3, "b": (2.0,) * 3}
-    with pytest.raises(ValueError, match="rounds is 0"):
+    with raises_naming(ValueError, "rounds", 0):
         paired({}, rounds=0)
 
 
@@ -131,7 +132,7 @@ def test_benches_are_those_of_the_checkout(tmp_path):
 
 
 def test_bad_arguments_are_named(tiny, tmp_path):
-    with pytest.raises(ConfigError, match="bench 'tyni' is unknown: did you mean 'tiny'"):
+    with raises_naming(ConfigError, "bench", "tyni", nearest="tiny"):
         runner.main("tyni")
     with pytest.raises(ConfigError, match="has no cells"):
         runner.main("tiny", cells="a")
@@ -173,7 +174,7 @@ def test_a_block_of_a_part_is_what_the_bench_makes_of_it(tiny, tmp_path):
     text = "<!-- bench:tiny/names -->\nold\n<!-- /bench -->\n<!-- bench:tiny -->\n<!-- /bench -->\n"
     once = readme.filled(text, tmp_path)
     assert once.startswith("<!-- bench:tiny/names -->\nspeed\n<!-- /bench -->\n<!-- bench:tiny -->\n| figure |")
-    with pytest.raises(ConfigError, match="part of bench tiny 'name' is unknown: did you mean 'names'"):
+    with raises_naming(ConfigError, "tiny", "name", nearest="names"):
         readme.filled(text.replace("/names", "/name"), tmp_path)
 
 
@@ -192,7 +193,7 @@ def test_blocks_that_cannot_be_filled_are_refused(tiny, tmp_path):
     assert readme.filled(block, tmp_path) == block, "an empty block claims nothing"
     with pytest.raises(DataError, match="does not exist"):
         readme.filled("<!-- bench:tiny -->\n| speed | 25 us |\n<!-- /bench -->\n", tmp_path)
-    with pytest.raises(ConfigError, match="bench 'tyni' is unknown"):
+    with raises_naming(ConfigError, "bench", "tyni"):
         readme.filled(block.replace("tiny", "tyni"), tmp_path)
     runner.main("tiny", tmp_path / "tiny.json", quick=True)
     with pytest.raises(DataError, match="--quick"):

@@ -16,6 +16,7 @@ from robotrl import config as configs
 from robotrl.errors import ConfigError
 from robotrl.sims.bev.scores import Route
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS
+from tests.kits.refusals import raises_naming
 
 
 def record(method: str, seed: int, score: float) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def test_the_study_differs_in_the_reward_as_published_and_in_the_minibatch_alone
 
 
 def test_what_is_unknown_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="method 'planer' is unknown: did you mean 'planner'"):
+    with raises_naming(ConfigError, "method", "planer", nearest="planner"):
         driving_cell.main("planer", 0, tmp_path)
 
 

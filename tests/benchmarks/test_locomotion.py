@@ -17,6 +17,7 @@ from benchmarks.kit.cells import Cell, finished
 from benchmarks.locomotion import bench
 from robotrl.errors import ConfigError
 from robotrl.fn.stats import Interval, bootstrap, iqm
+from tests.kits.refusals import raises_naming
 
 
 def result_of(cell: Cell) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def test_two_work_folders_filled_apart_are_put_together(tmp_path: Path, capsys: 
 
 
 def test_a_task_without_a_preset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="task 'mujoco/hoper' is unknown: did you mean 'mujoco/hopper'"):
+    with raises_naming(ConfigError, "task", "mujoco/hoper", nearest="mujoco/hopper"):
         bench.main("mujoco/hoper", 0, tmp_path)
 
 

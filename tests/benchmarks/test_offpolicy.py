@@ -13,6 +13,7 @@ from benchmarks.offpolicy import bench, methods, speed
 from benchmarks.offpolicy.learn import FQL, UPDATES, fql, main
 from robotrl.datasets.reader import read_dataset
 from robotrl.errors import ConfigError
+from tests.kits.refusals import raises_naming
 
 RATES = {
     "sac float32": (120.0, 110.0, 130.0),
@@ -83,11 +84,11 @@ def test_a_dataset_of_random_actions_is_whole(tmp_path: Path) -> None:
 
 
 def test_unknown_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="method 'sax' is unknown: did you mean 'sac'"):
+    with raises_naming(ConfigError, "method", "sax", nearest="sac"):
         methods.make("sax", "float32")
-    with pytest.raises(ConfigError, match="setting 'float16' is unknown"):
+    with raises_naming(ConfigError, "setting", "float16"):
         methods.make("sac", "float16")
-    with pytest.raises(ConfigError, match="method 'sb' is unknown"):
+    with raises_naming(ConfigError, "method", "sb"):
         main("sb", methods.TASK, 0, tmp_path)
 
 

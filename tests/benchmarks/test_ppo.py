@@ -9,6 +9,7 @@ from benchmarks.kit.figures import Paired
 from benchmarks.ppo import bench, methods
 from benchmarks.ppo.worker import Worker
 from robotrl.errors import ConfigError, RobotrlError
+from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
 
@@ -16,7 +17,7 @@ def test_the_minibatches_of_every_setting_fill_the_rollout(monkeypatch: pytest.M
     for setting in methods.SETTINGS.values():
         assert setting.rollout % setting.minibatch == 0
     monkeypatch.setitem(methods.SETTINGS, "odd", methods.Setting(64, 32, 100, 10))
-    with pytest.raises(ConfigError, match="minibatch is 100: expected a divisor of the rollout's 2048 steps"):
+    with raises_naming(ConfigError, "minibatch", 100, 2048):
         methods.make("robotrl", "odd")
 
 

@@ -33,6 +33,7 @@ from tests.kits.policy_kit import (
     make_policy,
     observations,
 )
+from tests.kits.refusals import raises_naming
 
 NOT_CLONED = ("-one-step", "-one-action", "-levels")
 
@@ -100,7 +101,7 @@ def test_less_noise_is_deployed_where_less_is_asked_for(kind):
     still = changed(plain, {"deploy_noise": 0.0})
     assert torch.equal(still.deploy(obs, noise).actions, plain.act(obs, mode="mean").chunk)
     assert torch.equal(still.with_steps(2).deploy(obs, noise).actions, plain.with_steps(2).act(obs, mode="mean").chunk)
-    with pytest.raises(ConfigError, match=r"policy.deploy_noise is -0.5: expected 0 or more"):
+    with raises_naming(ConfigError, "policy.deploy_noise", -0.5, 0):
         changed(plain, {"deploy_noise": -0.5})
 
 
@@ -113,7 +114,7 @@ def test_a_picture_of_floats_is_refused_by_name():
 
 
 def test_a_flow_policy_says_that_it_needs_noise():
-    with pytest.raises(ValueError, match="noise is None"):
+    with raises_naming(ValueError, "noise", None):
         make_policy("flow").deploy(observations(1), None)
 
 
@@ -180,9 +181,9 @@ def test_any_chunk_length_will_do(network, horizon):
 def test_encoders_that_cannot_be_are_refused_by_name():
     with pytest.raises(ConfigError, match=r"image_channels has 4 entries: expected fewer for pictures of 10 x 12"):
         ImageEncoder((10, 12, 3), (4, 4, 4, 4), 6, "flatten")
-    with pytest.raises(ConfigError, match=r"policy\.image_pool 'max' is unknown: did you mean 'softmax'\?"):
+    with raises_naming(ConfigError, "policy.image_pool", "max", nearest="softmax"):
         ImageEncoder((10, 12, 3), (4,), 6, "max")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match=r"policy\.image_norm 'layers' is unknown: did you mean 'layer'\?"):
+    with raises_naming(ConfigError, "policy.image_norm", "layers", nearest="layer"):
         ImageEncoder((10, 12, 3), (4,), 6, "flatten", "layers")  # pyright: ignore[reportArgumentType]
     for channels, features in (((), 6), ((0,), 6), ((4,), 0)):
         with pytest.raises(ConfigError, match="expected one convolution or more, and widths of 1 or more"):

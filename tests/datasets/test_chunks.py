@@ -7,6 +7,7 @@ from robotrl.datasets.chunks import chunk_indices, load_chunks
 from robotrl.datasets.lerobot import read_dataset
 from robotrl.errors import ConfigError
 from tests.kits.data_helpers import write_dataset
+from tests.kits.refusals import raises_naming
 
 
 def test_two_episodes_by_hand():
@@ -44,7 +45,7 @@ def test_unusable_offsets(offsets):
 
 
 def test_unusable_horizon():
-    with pytest.raises(ConfigError, match="horizon is 0: expected 1 or more"):
+    with raises_naming(ConfigError, "horizon", 0, 1):
         chunk_indices(np.array([0, 2]), 0)
 
 

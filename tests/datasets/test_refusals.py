@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from robotrl.datasets.lerobot import read_dataset
 from robotrl.errors import DataError, RobotrlError
 from tests.kits.data_helpers import write_dataset
+from tests.kits.refusals import raises_naming
 
 FRAMES = "data/chunk-000/file-000.parquet"
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
@@ -277,7 +278,7 @@ def test_texts_are_listed_and_not_loaded(foreign):
     assert dataset.features["remark"].shape == (1,)
     with pytest.raises(RobotrlError, match=r"column 'remark' is string of shape \(1,\): expected numbers or colour"):
         dataset.frames("remark")
-    with pytest.raises(RobotrlError, match="column 'actions' is unknown: did you mean 'action'"):
+    with raises_naming(RobotrlError, "column", "actions", nearest="action"):
         dataset.frames("actions")
-    with pytest.raises(RobotrlError, match="episode is 4: expected 0 to 3"):
+    with raises_naming(RobotrlError, "episode", 4, 0, 3):
         dataset.episode(4)

@@ -25,6 +25,7 @@ from robotrl.deploy.robots.link import RobotFault
 from robotrl.errors import ConfigError, DataError
 from tests.kits.deploy_cart import TOLD_SPEC
 from tests.kits.real_time import undisturbed
+from tests.kits.refusals import raises_naming
 
 CART = "sim:tests.kits.deploy_cart:make_cart"
 
@@ -115,11 +116,11 @@ def test_unknown_robots_are_named(bundle: Path, robot: str, says: str) -> None:
 
 
 def test_unusable_arguments(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="episodes is 0: expected 1 to 100"):
+    with raises_naming(ConfigError, "episodes", 0, 1, 100):
         run_control(bundle, CART, episodes=0)
-    with pytest.raises(ConfigError, match="limit_s is -1"):
+    with raises_naming(ConfigError, "limit_s", -1):
         run_control(bundle, CART, limit_s=-1)
-    with pytest.raises(ConfigError, match="state_ids is empty"):
+    with raises_naming(ConfigError, "state_ids", "empty"):
         run_control(bundle, CART, state_ids=[])
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):

@@ -110,7 +110,7 @@ ROWS = {
     "dsrl": Row(replace(SAC, warmup=8 * 12), kit.flow, ACTOR),
     "dsrl-na": Row(replace(NA, warmup=8 * 12), kit.flow, ACTOR),
     "sac": Row(replace(off.SAC, warmup=16, num_steps=4), None, off.POLICY),
-    "rlpd": Row(replace(off.RLPD, warmup=16), None, off.CHUNKS, off.write_random_walks),
+    "rlpd": Row(replace(off.RLPD, warmup=16, num_steps=2), None, off.CHUNKS, off.write_random_walks),
     "iql": Row(replace(off.IQL, updates=9, updates_per_iteration=3), None, kit.FLOW, off.write_random_walks),
     "iql squashed": Row(replace(off.IQL, updates=9, updates_per_iteration=3), None, off.POLICY, off.write_random_walks),
     "fql": Row(replace(off.FQL, updates=9, updates_per_iteration=3), None, kit.FLOW, off.write_random_walks),

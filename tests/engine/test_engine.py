@@ -19,6 +19,7 @@ from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossO
 from robotrl.engine.flat_params import flatten
 from robotrl.errors import ConfigError, NumericsError
 from tests.kits.paths_kit import ROOT
+from tests.kits.refusals import raises_naming
 
 
 class Two(LossModule):
@@ -378,7 +379,7 @@ def test_groups_must_divide_the_parameters():
     for groups in ((ParameterGroup("a.", 1.0),), (ParameterGroup("a.", 1.0), ParameterGroup("", 1.0))):
         with pytest.raises(ConfigError, match="do not divide the parameters"):
             Engine(Two(), groups, minibatch=8)
-    with pytest.raises(ConfigError, match=r"algo\.minibatch is 0: expected 1 or more"):
+    with raises_naming(ConfigError, "algo.minibatch", 0, 1):
         engine(minibatch=0)
 
 

@@ -30,6 +30,7 @@ from robotrl.policies.vla.resize import resize_with_pad
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from robotrl.sims.mujoco.tabletop.language import InstructionFamily, compositions, encode
 from robotrl.spec import HasChain, HasDecode, visible
+from tests.kits.refusals import raises_naming
 from tests.policies.vla.test_flow import published
 
 ROWS = 320
@@ -328,7 +329,7 @@ def test_openpis_directories_are_read_whole(tmp_path: Path, sim: Any) -> None:
     assert read(key="droid").transforms != policy.transforms
     with pytest.raises(ConfigError, match=r"key is not given: expected one of bridge, droid"):
         read(key=None)
-    with pytest.raises(ConfigError, match=r"key 'bridges' is unknown: did you mean 'bridge'"):
+    with raises_naming(ConfigError, "key", "bridges", nearest="bridge"):
         read(key="bridges")
     with pytest.raises(ConfigError, match=r"cameras lack 'left_wrist_0_rgb'"):
         read(cameras={"base_0_rgb": "image_flat_near"})

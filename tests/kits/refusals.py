@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -12,9 +13,9 @@ import pytest
 E = TypeVar("E", bound=BaseException)
 
 
-def names(text: str, part: object) -> bool:
-    """Whether a text has `part` as a word or number of its own: "1" is in "is 1:" and neither in "10" nor in "0.1"."""
-    return re.search(rf"(?<![\w.]){re.escape(str(part))}(?!\w|\.\d)", text) is not None
+def times_named(text: str, part: object) -> int:
+    """How often a text has `part` as a word or number of its own: "1" is in "is 1:" and not in "10", "-1" or "0.1"."""
+    return len(re.findall(rf"(?<![\w.-]){re.escape(str(part))}(?!\w|\.\d)", text))
 
 
 @contextmanager
@@ -33,6 +34,7 @@ def raises_naming(
         yield caught
     said = str(caught.value)
     assert "\n" not in said, f"an error of several lines: {said}"
-    missing = [part for part in (field, *parts) if not names(said, part)]
+    wanted = Counter(str(part) for part in (field, *parts))
+    missing = [part for part, times in wanted.items() if times_named(said, part) < times]
     assert not missing, f"{said!r} does not name {missing}"
     assert nearest is None or f"'{nearest}'" in said, f"{said!r} does not suggest {nearest!r}"

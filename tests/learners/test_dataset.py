@@ -14,6 +14,7 @@ from robotrl.errors import ConfigError
 from robotrl.learners.off_policy import ActionNormalizer
 from robotrl.policies.flow import FlowPolicy
 from robotrl.transforms import Affine, Clip, TransformGroup
+from tests.kits.refusals import raises_naming
 
 NARROW = TransformGroup(
     kit.TRANSFORMS.inputs, (Affine("action", (0.4,), (0.1,)), Clip("action", kit.ACTION.low, kit.ACTION.high))
@@ -65,7 +66,7 @@ def test_updates_are_those_due_and_batches_are_of_both_sources(data):
 
 
 def test_without_a_budget_there_is_nothing_to_do(data):
-    with pytest.raises(ConfigError, match=r"algo\.updates is 0: expected 1 or more"):
+    with raises_naming(ConfigError, "algo.updates", 0, 1):
         replace(off.FQL, updates=0).build(off.setup(kit.FLOW, data))
-    with pytest.raises(ConfigError, match=r"algo\.updates is 0: expected 1 or more"):
+    with raises_naming(ConfigError, "algo.updates", 0, 1):
         replace(off.IQL, updates=0).build(off.setup(kit.FLOW, data))

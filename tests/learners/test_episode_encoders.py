@@ -21,6 +21,7 @@ from robotrl.learners.learner import Setup
 from robotrl.spec import Spec
 from tests.algos.test_opd import saved
 from tests.kits.paths_kit import ROOT
+from tests.kits.refusals import raises_naming
 
 SIGHT: dict[str, Any] = {"progress": "embedding", "keep_by": "reward", "tries": 1}
 ENDED = [True, False, False, False, False, False, False, False]
@@ -103,7 +104,7 @@ def test_a_failure_is_worth_how_near_its_end_came_in_the_sims_own_places(monkeyp
 
 def test_what_is_refused(tmp_path: Path) -> None:
     policy = grpo.policy_on(grpo.tabletop(1))
-    with pytest.raises(ConfigError, match=r"encoder 'polcy' is unknown: did you mean 'policy'"):
+    with raises_naming(ConfigError, "encoder", "polcy", nearest="policy"):
         build(replace(grpo.CFG, encoder="polcy", **SIGHT), policy)
     path = saved(tmp_path / "flow", flows.policy_on("smolvla"))
     with pytest.raises(

@@ -31,6 +31,7 @@ from robotrl.policies.networks.recompute import Recomputed, recompute, through
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import probe_observations
 from robotrl.training import train
+from tests.kits.refusals import raises_naming
 
 # recomputed blocks
 
@@ -180,7 +181,7 @@ def test_a_minibatch_in_parts_teaches_the_same(name: str, tmp_path: Path, monkey
 
 
 def test_a_part_that_does_not_divide_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"algo.microbatch is 5: expected a divisor of the 16 rows"):
+    with raises_naming(ConfigError, "algo.microbatch", 5, 16):
         made("grpo", tmp_path, False, microbatch=5)
 
 

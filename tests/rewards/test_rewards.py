@@ -36,6 +36,7 @@ from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
 from robotrl.spec import Spec
+from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import BareWalk, Walk
 
 EPISODE = np.array([0, 0, 0, 1, 1, 2])
@@ -65,7 +66,7 @@ def test_steps_in_a_row_by_hand():
     # the first frame of an episode has no two behind it, and no window reaches into the episode before
     assert held(probability, EPISODE, 2).tolist() == [0, 0.8, 0.2, 0, 0.7, 0]
     assert held(probability, EPISODE, 3).tolist() == [0, 0, 0.2, 0, 0, 0]
-    with pytest.raises(ConfigError, match="steps is 0: expected 1 or more"):
+    with raises_naming(ConfigError, "steps", 0, 1):
         held(probability, EPISODE, 0)
 
 
@@ -93,7 +94,7 @@ def test_the_threshold_by_hand():
     assert choose_threshold(alarms, 0.07, 0.0) == np.nextafter(0.93, 1)
     with pytest.raises(ConfigError, match=r"max_false_positive is 0\.01: 98 held-out .* expected 99 held-out episodes"):
         choose_threshold(alarms[:98], 0.01, 0.0)
-    with pytest.raises(ConfigError, match="max_false_positive is 0: expected above 0 and below 1"):
+    with raises_naming(ConfigError, "max_false_positive", 0, 0, 1):
         choose_threshold(alarms, 0, 0.5)
 
 
@@ -131,7 +132,7 @@ def test_the_last_observation_of_a_successful_episode_is_the_success():
     assert labelled.obs["walk"][:, 0].tolist() == [1.0, 2.0, 0.5, 1.5, 2.5]
     assert labelled.success.tolist() == [False, True, False, False, True]
     assert labelled.episode.tolist() == [0, 0, 1, 1, 1]
-    with pytest.raises(ConfigError, match="observation 'wlk' is unknown: did you mean 'walk'"):
+    with raises_naming(ConfigError, "observation", "wlk", nearest="walk"):
         label_episodes(episodes, ["wlk"])
 
 
@@ -176,9 +177,9 @@ def test_a_robots_dataset_by_its_last_frames(tmp_path):
     assert label_dataset(dataset, ["walk"], 0).success.tolist() == [False] * 5
     assert label_dataset(dataset, ["walk"], 2).success.tolist() == [False, True, True, False, False]
     assert label_dataset(dataset, ["walk"], 9).success.tolist() == [True, True, True, False, False]
-    with pytest.raises(ConfigError, match="tail is -1: expected 0 or more"):
+    with raises_naming(ConfigError, "tail", -1, 0):
         label_dataset(dataset, ["walk"], -1)
-    with pytest.raises(ConfigError, match="observation 'state' is unknown"):
+    with raises_naming(ConfigError, "observation", "state"):
         label_dataset(dataset, ["state"], 1)
 
 

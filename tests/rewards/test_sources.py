@@ -22,6 +22,7 @@ from robotrl.rewards.source import RewardSetup, SimTransition
 from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.spec import Spec, Step
+from tests.kits.refusals import raises_naming
 from tests.kits.stored_rewards import StatingWalk, process_reward, reward_net, stored_classifier, stored_process
 from tests.kits.walk_sim import BareWalk, Walk
 
@@ -89,9 +90,9 @@ def test_progress_gives_back_its_potential_where_a_source_ends_the_episode(tmp_p
 def test_progress_is_refused_by_name() -> None:
     with pytest.raises(CapabilityError, match="sim Walk lacks HasDistance, which reward 'progress' reads"):
         ProgressRewardCfg().build(Walk(2), RewardSetup())
-    with pytest.raises(ConfigError, match=r"reward\.progress\.scale is 0"):
+    with raises_naming(ConfigError, "reward.progress.scale", 0):
         ProgressRewardCfg(scale=0.0).build(StatingWalk(2), RewardSetup())
-    with pytest.raises(ConfigError, match=r"reward\.progress\.form 'rwa' is unknown: did you mean 'raw'"):
+    with raises_naming(ConfigError, "reward.progress.form", "rwa", nearest="raw"):
         ProgressRewardCfg(form="rwa").build(StatingWalk(2), RewardSetup())  # pyright: ignore[reportArgumentType]
 
 

@@ -24,6 +24,7 @@ from robotrl.registry import make_sim
 from robotrl.rollout.driven import HumanActor, drive_demos
 from robotrl.rollout.evaluate import Turn
 from robotrl.rollout.single import run_single
+from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import GOAL, Walk
 
 REACH = "mujoco/reach"
@@ -62,7 +63,7 @@ def test_an_episode_that_the_actor_ends():
     assert run.episode.obs["walk"][:, 0].tolist() == [0.0, 0.5, 1.0]
     nothing = run_single(Right(0), Walk(1), 2).episode
     assert (nothing.length, len(nothing.obs["walk"]), nothing.actions.shape) == (0, 1, (0, 1))
-    with pytest.raises(ConfigError, match="num_envs is 2: expected 1"):
+    with raises_naming(ConfigError, "num_envs", 2, 1):
         run_single(Right(1), Walk(2), 2)
 
 

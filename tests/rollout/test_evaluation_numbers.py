@@ -29,6 +29,7 @@ from robotrl.policies.vla.flow import FlowVlaCfg
 from robotrl.policies.vla.token import TokenVlaCfg
 from robotrl.rollout.evaluate import EvalResult, PolicyActor, Turn, batch_size, evaluate, run_episodes
 from robotrl.spec import ActOut, HasKeyedNoise, Spec, Step
+from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
 WORDS = ("", "go", "right")
@@ -260,9 +261,9 @@ def test_a_policys_chunk_is_looked_at() -> None:
 
     with pytest.raises(ConfigError, match=r"policy Short gave a chunk \(64, 2, 1\): expected \(64, 3, 1\)"):
         evaluate(Short(), Walk(2), episodes=2, mode="mean")
-    with pytest.raises(ConfigError, match="seed is -1"):
+    with raises_naming(ConfigError, "seed", -1):
         PolicyActor(Short(), 2, torch.device("cpu"), None, -1)
-    with pytest.raises(ConfigError, match=r"ids\[0\] is 1100\.5: expected a whole number"):
+    with raises_naming(ConfigError, "ids[0]", 1100.5, "number"):
         evaluate(Foreign(), Walk(2), ids=[1100.5])  # pyright: ignore[reportArgumentType]
 
 

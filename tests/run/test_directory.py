@@ -22,6 +22,7 @@ from robotrl.errors import ConfigError, DataError, RobotrlError
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars, tag
 from robotrl.utils.provenance import changes_since, git_state, versions
+from tests.kits.refusals import raises_naming
 
 CONFIG = {"lr": 3e-4, "layers": (64, 64), "sim": {"name": "mujoco/peg-insert", "shaped": False, "limit": None}}
 
@@ -155,7 +156,7 @@ def test_opening_what_is_no_run(tmp_path):
 
 
 def test_keep_must_be_positive(tmp_path):
-    with pytest.raises(ConfigError, match="keep is 0: expected 1 or more"):
+    with raises_naming(ConfigError, "keep", 0, 1):
         make(tmp_path / "a", keep=0)
 
 

@@ -17,6 +17,7 @@ from robotrl.errors import ConfigError
 from robotrl.memory_estimate.check import announce
 from robotrl.run.policy_checkpoint import changed, changed_description, load_policy
 from robotrl.training import resume, train
+from tests.kits.refusals import raises_naming
 
 
 def test_a_run_draws_at_the_temperature_that_it_was_given(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_a_setting_that_is_newer_than_the_policy_can_be_changed(tmp_path: Path) 
     old = load_policy(grpo.saved(tmp_path / "clone")).to_json()
     del old["cfg"]["deploy"]
     assert changed_description(old, {"deploy": "median"})["cfg"]["deploy"] == "median"
-    with pytest.raises(ConfigError, match="deploy is 1: expected the like of 'likeliest'"):
+    with raises_naming(ConfigError, "deploy", 1, "likeliest"):
         changed_description(old, {"deploy": 1})
 
 

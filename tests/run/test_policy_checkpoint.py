@@ -13,6 +13,7 @@ from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import find_checkpoint, load_policy, policy_from_tree, policy_tree
 from tests.kits.policy_kit import CFGS, PLAIN, make_policy, observations
+from tests.kits.refusals import raises_naming
 
 
 def stored(tmp_path: Path, name: str = "flow") -> dict[str, Any]:
@@ -133,7 +134,7 @@ def test_an_unknown_kind_is_answered_with_the_nearest(tmp_path):
     tree = stored(tmp_path)
     tree["description"]["kind"] = "gausian"
     del tree["description_sha256"]  # as a stranger's checkpoint may come
-    with pytest.raises(ConfigError, match=r"policy 'gausian' is unknown: did you mean 'gaussian'\?"):
+    with raises_naming(ConfigError, "policy", "gausian", nearest="gaussian"):
         policy_from_tree(tree, "here")
 
 

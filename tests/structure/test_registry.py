@@ -12,6 +12,7 @@ from robotrl.registry import SIMS, Table, make_sim
 from robotrl.utils import installation
 from robotrl.utils.installation import install_line
 from tests.kits.paths_kit import ROOT
+from tests.kits.refusals import raises_naming
 
 
 def test_nothing_is_imported_before_a_name_is_asked_for():
@@ -20,7 +21,7 @@ def test_nothing_is_imported_before_a_name_is_asked_for():
 
 
 def test_unknown_name_gives_the_nearest():
-    with pytest.raises(ConfigError, match="sim 'mujoco/peg-inset' is unknown: did you mean 'mujoco/peg-insert'"):
+    with raises_naming(ConfigError, "sim", "mujoco/peg-inset", nearest="mujoco/peg-insert"):
         SIMS.load("mujoco/peg-inset")
 
 

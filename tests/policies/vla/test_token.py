@@ -37,6 +37,7 @@ from robotrl.sims.mujoco.tabletop.language import FAMILIES, VOCABULARY, Instruct
 from robotrl.spec import HasTokens, Policy, Spec, visible
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 from tests.kits.paths_kit import DATA
+from tests.kits.refusals import raises_naming
 
 NAMES = DATA / "openvla_7b_tensors.txt"
 
@@ -75,7 +76,7 @@ def test_bins_by_hand() -> None:
     every = torch.arange(255)
     assert torch.equal(bins.to_bins(bins.to_action(every)), every)
     assert bins.to_action(torch.tensor([254])) == bins.to_action(torch.tensor([255]))
-    with pytest.raises(ConfigError, match="bins is 2"):
+    with raises_naming(ConfigError, "bins", 2):
         bins.edges(2)
 
 
@@ -438,7 +439,7 @@ def test_what_a_policy_ignores_changes_nothing_and_is_stored(sim: Any) -> None:
         assert not torch.equal(plain, policy.token_logits(policy.encode(other), torch.zeros(6, 2, 5).long()))
     again = policy_from_tree(policy_tree(policy), "here")
     assert torch.equal(again.state_mask, policy.state_mask) and policy.state_mask.sum() == len(names) - 2
-    with pytest.raises(ConfigError, match=r"policy\.ignored 'tip_vel_x' is unknown: did you mean 'tip_vel_x_w'"):
+    with raises_naming(ConfigError, "policy.ignored", "tip_vel_x", nearest="tip_vel_x_w"):
         policy_on(sim, ignored=("tip_vel_x",))
 
 

@@ -25,6 +25,7 @@ from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
 from robotrl.sims.gymnasium_sim.spaces import leaves
 from robotrl.sims.gymnasium_sim.success import Judge, signal_of
 from robotrl.spec import HasCamera, HasStateIds
+from tests.kits.refusals import raises_naming
 
 NOISY = "gym/tests.kits.gym_habits:Noisy-v0"
 
@@ -488,7 +489,7 @@ def test_final_info_may_be_a_list_of_one_dict_for_each_row() -> None:
     with pytest.raises(EnvironmentFault, match=r"info\['is_success'\] is 'no'"):
         for _ in range(3):
             wrong.step(still(wrong))
-    with pytest.raises(ConfigError, match="end_at_success is True: expected False with vectorization 'vector'"):
+    with raises_naming(ConfigError, "end_at_success", True, "vector"):
         make("Ended", 1, vectorization="vector", end_at_success=True, success="info:is_success")
 
 

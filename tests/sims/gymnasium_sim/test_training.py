@@ -18,6 +18,7 @@ import robotrl
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.sims.interop import GymnasiumEnv, GymnasiumVectorEnv, space_of
 from robotrl.spec import Spec
+from tests.kits.refusals import raises_naming
 
 SHORT = {"limit_s": 0.5}
 
@@ -174,7 +175,7 @@ def test_pictures() -> None:
     assert GymnasiumVectorEnv(make(2)).render() is None
     with pytest.raises(ConfigError, match="did you mean 'side'"):
         GymnasiumVectorEnv(make(2), render_mode="rgb_array", camera="sid")
-    with pytest.raises(ConfigError, match="render_mode 'human' is unknown"):
+    with raises_naming(ConfigError, "render_mode", "human"):
         GymnasiumVectorEnv(make(2), render_mode="human")
 
 
@@ -188,7 +189,7 @@ def test_missing_capabilities_are_named() -> None:
     for view in (GymnasiumVectorEnv, GymnasiumEnv):
         with pytest.raises(CapabilityError, match="HasFinalObs"):
             view(Blind())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="num_envs is 2: expected 1"):
+    with raises_naming(ConfigError, "num_envs", 2, 1):
         GymnasiumEnv(make(2))
 
 

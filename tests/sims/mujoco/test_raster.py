@@ -23,6 +23,7 @@ from robotrl.sims.mujoco.render.raster import BACKGROUND_RGB, Compiled, RasterCa
 from robotrl.sims.mujoco.render.raster_pixels import draw as draw_numpy
 from robotrl.sims.mujoco.render.raster_scene import Scene
 from robotrl.sims.mujoco.render.views import Raster, frame_of
+from tests.kits.refusals import raises_naming
 
 EMPTY = np.floor(np.array(BACKGROUND_RGB, np.float32) * 255 + 0.5).astype(int)
 RED, GREEN, BLUE = "1 0 0 1", "0 1 0 1", "0 0 1 1"
@@ -429,7 +430,7 @@ def test_what_cannot_be_tilted_is_refused() -> None:
 
 
 def test_an_axis_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigError, match="axis 'tops' is unknown: did you mean 'top'"):
+    with raises_naming(ConfigError, "axis", "tops", nearest="top"):
         picture(world(shape("box", "0.2 0.1 0.3", RED)), Raster("tops", (0, 0, 0), 1.0))  # pyright: ignore
 
 

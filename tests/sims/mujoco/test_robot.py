@@ -14,6 +14,7 @@ from robotrl.errors import ConfigError, NumericsError
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 from robotrl.sims.mujoco.manipulation.peg_insert import PegInsert, make_robot
+from tests.kits.refusals import raises_naming
 
 WITHOUT_TORCH = """
 import sys
@@ -111,7 +112,7 @@ def test_bad_input_is_refused() -> None:
         robot.command(np.array([0, 0, np.nan, 0], np.float32))
     with pytest.raises(ConfigError, match="did you mean 'test'"):
         robot.state_ids("tst")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="num_envs is 2: expected 1"):
+    with raises_naming(ConfigError, "num_envs", 2, 1):
         SimulatedRobot(MujocoCore(PegInsert("sparse", 0.002, 4.0), 2, 0, threads=1))
 
 
