@@ -120,7 +120,7 @@ def test_what_is_not_a_manifest_is_refused(document: bytes, says: str) -> None:
 
 def test_an_infinite_number_is_refused(text: bytes) -> None:
     huge = edited(text, "timing.control_period_s", 0.125).replace(b"0.125", b"1e999")
-    with raises_naming(DataError, "timing.control_period_s", "inf", "number"):
+    with raises_naming(DataError, "manifest.timing.control_period_s", "inf", "number"):
         schema.parse(huge)
 
 

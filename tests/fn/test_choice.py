@@ -108,7 +108,7 @@ def test_without_a_second_look_there_is_no_choice(tmp_path: Path) -> None:
 
 
 def test_second_looks_that_cannot_be(tmp_path: Path) -> None:
-    with raises_naming(ConfigError, "second_look", 97, 96):
+    with raises_naming(ConfigError, "evaluation.second_look", 97, 96):
         train(config(second_look=97), tmp_path / "r")
     with pytest.raises(ConfigError, match=r"evaluation\.second_look is 3 and evaluation\.score 'return': expected 0"):
         check(config(second_look=3, score="return"))
