@@ -19,7 +19,7 @@ from robotrl.report.replay import PAGE_FRAMES, EpisodePictures, Frames, Layout, 
 from robotrl.report.replay_video import Mosaic
 from robotrl.report.text import number
 from robotrl.rollout.evaluate import Actor, EvalResult, evaluate
-from robotrl.spec import HasCamera, HasPictureSize, VecSim, shown_dt_s
+from robotrl.spec import HasCamera, HasInstructions, HasPictureSize, VecSim, shown_dt_s
 from robotrl.utils.media import MAX_FPS, write_video
 from robotrl.utils.progress import track
 
@@ -183,9 +183,12 @@ def film(
     taken: list[list[Frames]] = [[] for _ in ids]
     size: list[tuple[int, int]] = []
     rewards: list[NDArray[np.float32]] = []
+    told: list[str] = [""] * len(ids)
     with track(sum(map(len, plans)), "replays", "pictures") as bar:
 
         def look(step: int) -> None:
+            if step == 0 and isinstance(sim, HasInstructions):
+                told[:] = sim.instructions()
             envs = [
                 env for env, plan in enumerate(plans) if len(taken[env]) < len(plan) and plan[len(taken[env])] == step
             ]
@@ -207,7 +210,7 @@ def film(
         steps = tuple(plan[k] for k in kept)
         earned = tuple(float(step[env]) for step in rewards[:length])
         won, ret = bool(result.success[env]), float(result.returns[env])
-        replays.append(EpisodePictures(names[env], int(ids[env]), won, ret, length, steps, frames, earned))
+        replays.append(EpisodePictures(names[env], int(ids[env]), won, ret, length, steps, frames, earned, told[env]))
     return FilmedEpisodes(replays, result)
 
 
@@ -253,7 +256,8 @@ class Replays:
 
     def _line(self, replay: EpisodePictures) -> str:
         judged = "" if self.score == "return" else "success, " if replay.success else "failed, "
-        return f"start {replay.name}: {judged}return {number(replay.ret)}, {replay.length} steps"
+        said = f', "{replay.instruction}"' if replay.instruction else ""
+        return f"start {replay.name}: {judged}return {number(replay.ret)}, {replay.length} steps{said}"
 
     def write_video(self, path: Path, layout: Layout | None = None) -> int:
         """Write the episodes as a video; returns the number of frames.

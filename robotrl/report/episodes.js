@@ -12,9 +12,10 @@ replays.forEach((one, k) => {
   const item = document.createElement("button");
   item.type = "button"; item.className = "episode";
   item.innerHTML = `<span class="dot ${!judged ? "plain" : one.ok ? "ok" : "fail"}"></span><span class="about"><b></b><span class="why"></span>
-    <small class="numbers"></small><small class="start"></small></span>`;
+    <small class="said"></small><small class="numbers"></small><small class="start"></small></span>`;
   item.querySelector("b").textContent = one.name;
   item.querySelector(".why").textContent = outcome(one);
+  item.querySelector(".said").textContent = one.instruction;
   item.querySelector(".numbers").textContent = `return ${plain(one.ret)} · ${one.length} steps · ${(one.length * dt).toFixed(1)} s`;
   item.querySelector(".start").textContent = "start id " + one.id;
   item.onclick = () => { open(k); goTo(0); running = true; last = null; };
@@ -40,6 +41,8 @@ function open(k) {
   film.style.aspectRatio = `${episode.width} / ${episode.height}`;
   scrub.max = episode.length;
   byId("scenario").textContent = episode.name;
+  byId("instruction").textContent = episode.instruction;
+  byId("instruction").hidden = !episode.instruction;
   byId("end").textContent = [outcome(episode), `return ${plain(episode.ret)}`].filter(Boolean).join(", ");
   byId("end").className = !judged ? "plain" : episode.ok ? "ok" : "fail";
   byId("marks").innerHTML = judged ? `<i class="${episode.ok ? "ok" : "fail"}" style="left:100%"></i>` : "";

@@ -98,6 +98,7 @@ def _stage(page: EvalPage, speeds: str) -> str:
         f'<p class="selection">{esc(page.chosen)}</p>'
         '<div class="stage"><div class="screen"><div class="picture">'
         '<canvas id="film" role="img" aria-label="the chosen episode"></canvas>'
+        '<span id="instruction" hidden></span>'
         '<span id="scenario"></span><span id="end" hidden></span></div>'
         '<div class="bar"><button type="button" id="play" aria-label="play"></button>'
         '<button type="button" id="back" title="a step back (&larr;)" aria-label="a step back">&lsaquo;</button>'
@@ -124,10 +125,11 @@ def _card(index: int, replay: EpisodePictures, judged: bool) -> str:
     if judged:
         css, text = ("ok", "✓ success") if replay.success else ("fail", "✗ failed")
         mark = f'<span class="mark {css}">{text}</span>'
+    said = f'<p class="instruction">{esc(replay.instruction)}</p>' if replay.instruction else ""
     return (
         f'<figure class="replay" id="replay-{index}"><canvas style="aspect-ratio:{width}/{height}" role="img"'
         f' aria-label="replay of start {esc(replay.name)}"></canvas>'
-        f'<div class="told"><b>{esc(replay.name)}</b>{mark}</div>'
+        f'<div class="told"><b>{esc(replay.name)}</b>{mark}</div>{said}'
         f'<div class="figures"><span>return {number(replay.ret)}</span><span class="clock"></span></div>'
         f'<input type="range" min="0" value="0" step="any" aria-label="step of {esc(replay.name)}"></figure>'
     )

@@ -42,6 +42,8 @@ class EpisodePictures(NamedTuple):
     """(F, height, width, 3) uint8."""
     rewards: tuple[float, ...]
     """(T,) reward of each step."""
+    instruction: str = ""
+    """Language instruction of the episode; empty if the sim gives none."""
 
 
 def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
@@ -53,9 +55,9 @@ def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
 def pack_replays(replays: Sequence[EpisodePictures], limit: int = PAGE_BYTES) -> list[dict[str, Any]]:
     """Replays as JSON values for the page's player.
 
-    Each is `{"name", "id", "ok", "ret", "rewards", "steps", "length", "width", "height", "columns", "sheet"}`: the
-    sheet is an image as a data URL, with the frames row by row; rewards have six significant digits. If all sheets
-    together would be larger than `limit` bytes, frames are left out.
+    Each is `{"name", "id", "instruction", "ok", "ret", "rewards", "steps", "length", "width", "height", "columns",
+    "sheet"}`: the sheet is an image as a data URL, with the frames row by row; rewards have six significant digits. If
+    all sheets together would be larger than `limit` bytes, frames are left out.
     """
     share = limit // max(len(replays), 1)
     return [_packed(thinned(replay, PAGE_FRAMES), share) for replay in replays]
@@ -70,6 +72,7 @@ def _packed(replay: EpisodePictures, limit: int) -> dict[str, Any]:
     return {
         "name": replay.name,
         "id": replay.state_id,
+        "instruction": replay.instruction,
         "ok": replay.success,
         "ret": replay.ret,
         "rewards": [float(f"{reward:.6g}") for reward in replay.rewards],

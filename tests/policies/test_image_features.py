@@ -1,5 +1,6 @@
 """Looking at episodes of any sim with a camera: which and when they are drawn, and the page and the video of them."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -26,6 +27,7 @@ from robotrl.fn.stats import wilson
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.registry import make_sim, sim_options
+from robotrl.report.eval_page import EvalPage, render_evaluation
 from robotrl.report.histogram import ValueGroup, bins_of, histogram
 from robotrl.report.replay import EpisodePictures, Pick, pack_replays, thinned
 from robotrl.report.replay_video import BAR, Mosaic
@@ -294,6 +296,26 @@ def test_view_of_a_sim_of_ours_moves_and_takes_the_camera_that_is_named(capsys, 
     frames = frames_of(video)
     assert len(frames) > 10
     assert sum((a != b).any() for a, b in itertools.pairwise(frames)) > len(frames) / 2
+
+
+def test_the_page_shows_the_instruction_of_each_episode(capsys, tmp_path):
+    """In the list, over the film and beside the others: `robotrl view` and `robotrl eval` have one page."""
+    page = tmp_path / "page.html"
+    words = ["view", "--sim", "mujoco/tabletop", "--sim.families", "point", "--expert", "--episodes", "2"]
+    assert main([*words, "--out", str(page)]) == 0
+    sim = make_sim("mujoco/tabletop", 2, 0, families="point")
+    sim.queue_states(list(sim.state_ids("val"))[:2])
+    sim.reset()
+    instructions = sim.instructions()
+    assert all(text.startswith("point") for text in instructions)
+    text, said = page.read_text(), capsys.readouterr().out
+    for instruction in instructions:
+        assert f'"instruction":"{instruction}"' in text and f'<p class="instruction">{instruction}</p>' in text
+        assert f', "{instruction}"' in said
+    # a sim that says nothing shows nothing
+    plain = EvalPage("t", "v", "l", 0.1, True, ("val 0",), *(np.ones(1, kind) for kind in (bool, np.int64, float)))
+    silent = render_evaluation(dataclasses.replace(plain, replays=[moving("val 0", 9, [0, 8])]))
+    assert '"instruction":""' in silent and 'class="instruction"' not in silent
 
 
 def test_view_lets_the_expert_act(capsys, tmp_path):
