@@ -2,7 +2,7 @@
 
 Tests of the contracts and pure functions always run. A changed module adds the tests of its folder (`tests/` mirrors
 the packages), a changed test file adds itself. The slowest files (`SLOW_FIRST` in tests/conftest.py) are left to
-`make test`, unless they have changed.
+`make test`: one of them may take longer than all the rest; those that have changed are named.
 
 Usage: fast_tests.py [pytest options ...]
 """
@@ -65,15 +65,23 @@ def chosen(files: list[Path]) -> list[str]:
         if file.suffix == ".py" and file.parts[0] in ("robotrl", *PACKAGES):
             for folder in folders(file):
                 found |= set(folder.glob("test_*.py"))
-    found = {path for path in found if path.relative_to(TESTS).as_posix() not in slow}
     found |= {ROOT / file for file in files if file.parts[0] == "tests" and file.name.startswith("test_")}
+    found = {path for path in found if path.relative_to(TESTS).as_posix() not in slow}
     return sorted(path.relative_to(ROOT).as_posix() for path in found if path.exists())
+
+
+def changed_and_slow(files: list[Path]) -> list[str]:
+    """Changed test files that are left to `make test`, relative to the root."""
+    return [file.as_posix() for file in files if file.as_posix() in {f"tests/{name}" for name in slow_files()}]
 
 
 def main(options: list[str]) -> int:
     """Run pytest on the chosen files; its exit code."""
-    files = chosen(changed())
+    differing = changed()
+    files = chosen(differing)
     print(f"{len(files)} test files; make test runs them all", flush=True)
+    if left := changed_and_slow(differing):
+        print(f"changed and slow, run them by pytest: {' '.join(left)}", flush=True)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--maxprocesses", "4", "--dist", "loadfile"]
     return subprocess.run([*command, *options, *files], cwd=ROOT, check=False).returncode
 

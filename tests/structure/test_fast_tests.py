@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.kits.paths_kit import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
-from fast_tests import ALWAYS, changed, chosen, slow_files
+from fast_tests import ALWAYS, changed, changed_and_slow, chosen, slow_files
 
 
 def of(*files: str) -> set[str]:
@@ -28,11 +28,14 @@ def test_a_changed_module_adds_the_tests_of_its_folder():
     assert of("README.md", "robotrl/report/style.css") == of()
 
 
-def test_slow_files_run_only_where_they_changed():
+def test_slow_files_are_left_to_the_whole_suite_and_named():
     slow = {f"tests/{name}" for name in slow_files()}
     assert all((ROOT / name).is_file() for name in slow)
     assert not slow & of("robotrl/engine/engine.py", "robotrl/learners/denoising.py", "sims/starts.py")
-    assert "tests/engine/test_distributed.py" in of("tests/engine/test_distributed.py")
+    assert "tests/engine/test_distributed.py" not in of("tests/engine/test_distributed.py")
+    assert "tests/engine/test_muon.py" in of("tests/engine/test_muon.py")
+    both = [Path("tests/engine/test_distributed.py"), Path("tests/engine/test_muon.py")]
+    assert changed_and_slow(both) == ["tests/engine/test_distributed.py"]
 
 
 def test_what_changed_is_found():
