@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
-from robotrl.algos.reinflow import entropy_rate, joint_log_prob, policy_loss, upper_bound
+from robotrl.algos.reinflow import ReinFlowCfg, entropy_rate, joint_log_prob, policy_loss, upper_bound
+from robotrl.cli.commands.train_help import field_texts
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.chain import chain_log_prob, noise_net
+from robotrl.learners.denoising import ChainCfg
 from robotrl.learners.on_policy import OnPolicyBatch, epoch_order, make_batch
 from robotrl.policies.networks.noise import NoiseNet
 from robotrl.rollout.evaluate import evaluate
@@ -314,3 +316,11 @@ def test_what_it_cannot_start_from_is_refused():
     ):
         with pytest.raises(ConfigError, match=rf"algo\.{name} is {value}: expected"):
             replace(REINFLOW, **{name: value}).build(setup(flow()))
+
+
+def test_its_settings_are_those_that_the_family_shares_and_its_own():
+    """The file shows them whole: defaults and texts that stand in both places are the same ones."""
+    shared, own = field_texts(ChainCfg), field_texts(ReinFlowCfg)
+    for field in fields(ChainCfg):
+        assert field.default == next(one.default for one in fields(ReinFlowCfg) if one.name == field.name), field.name
+        assert own[field.name] == shared[field.name], field.name
