@@ -25,7 +25,7 @@ class Args:
     Use the checkpoint with `robotrl train PRESET --init-from OUT` or `robotrl eval OUT`. Without `--check-data` the
     import is unverified: names, shapes, tokenizer and statistics match, but the policy's actions were not compared.
 
-    Examples, one for each kind; docs/vla-import.md has them from the checkpoint to fine-tuning:
+    Examples, one for each kind; docs/vla-recipes.md has them from the checkpoint to fine-tuning:
 
     robotrl import openvla DIR --sim gym/libero_gym:Libero-v0 --key libero_spatial --out openvla
 
