@@ -1,15 +1,13 @@
-"""Driving presets: CaRL's PPO planner on vectors or on a raster image, and behavior cloning of the scripted driver."""
+"""Driving presets: CaRL's PPO planner on vectors or on a raster image."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from robotrl.algos.bc import BcCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.configs.env_steps import in_env_steps
 from robotrl.policies.beta import BetaCfg
-from robotrl.policies.gaussian import GaussianCfg
 from robotrl.sims.bev.sim import DriveCfg
 
 SIM = "bev/drive"
@@ -65,14 +63,4 @@ def drive_ppo_raster() -> TrainCfg[PpoCfg, BetaCfg]:
         policy=replace(
             vectors.policy, image_channels=(16, 32, 32), image_features=128, image_pool="flatten", image_norm="layer"
         ),
-    )
-
-
-def drive_bc() -> TrainCfg[BcCfg, GaussianCfg]:
-    """Behavior cloning of the rule-based driver at 10 Hz; record demonstrations with `--sim.polylines 0`."""
-    return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=DriveCfg(polylines=0)),
-        algo=BcCfg(updates=6000),
-        policy=GaussianCfg(horizon=1, hidden=(256, 256)),
-        evaluation=EvalCfg(every=0, episodes=256, num_envs=256),
     )

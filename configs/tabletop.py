@@ -6,17 +6,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from robotrl.algos.bc import BcCfg
-from robotrl.algos.dsrl import DsrlCfg
 from robotrl.algos.flow_grpo import FlowGrpoCfg
-from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.grpo import GrpoCfg
-from robotrl.algos.opd import OpdCfg
 from robotrl.algos.pretrain import PretrainCfg
 from robotrl.algos.reinflow import ReinFlowCfg
-from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.configs.env_steps import in_env_steps
-from robotrl.policies.steered import SteeredCfg
 from robotrl.policies.vla.flow import FlowVlaCfg
 from robotrl.policies.vla.token import TokenVlaCfg
 from robotrl.sims.mujoco.tabletop.sim import TabletopCfg
@@ -34,37 +29,34 @@ FLOWS = FlowVlaCfg(deploy_noise=0.0)
 SYMMETRIES = ("mirror", "colours")
 
 
-def look() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
-    """Pretrain the vision encoder of a small autoregressive VLA. Next: `tabletop-read --init-from RUN`.
+def vision() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
+    """Pretrain the vision encoder of a small VLA. Next: `tabletop-grounding --init-from RUN`.
 
-    Demonstrations: as for `bc_token`.
+    For a small SmolVLA: `--policy flow-vla --policy.deploy-noise 0`. Demonstrations: as for `tabletop-bc-token`.
     """
-    return _look(TOKENS)
+    return TrainCfg(
+        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
+        algo=PretrainCfg(updates=500, scenes=640, symmetries=SYMMETRIES, muon=3.0),
+        policy=TOKENS,
+        # the policy cannot act yet
+        evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
+    )
 
 
-def read() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
-    """Pretrain language grounding after `tabletop-look`: `--init-from RUN`. Next: `tabletop-bc-token`."""
-    return _read(TOKENS)
+def grounding() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
+    """Pretrain language grounding after `tabletop-vision`: `--init-from RUN`. Next: `tabletop-bc-token` or `-flow`."""
+    base = vision()
+    return replace(base, algo=replace(base.algo, updates=800, reading=1.0, scenes=1280))
 
 
 def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
     """Behavior cloning of pointing, lifting and pushing with a small autoregressive VLA.
 
-    Use `--init-from RUN` of `tabletop-read`. Demonstrations: `robotrl demos mujoco/tabletop --noise 0.05 --episodes
-    1000 --sim.image flat_front --sim.image-size 64 --sim.families point lift push --sim.limit-s 2.5 --sim.things 2
-    --sim.mats 0`.
+    Use `--init-from RUN` of `tabletop-grounding`. Demonstrations: `robotrl demos mujoco/tabletop --noise 0.05
+    --episodes 1000 --sim.image flat_front --sim.image-size 64 --sim.families point lift push --sim.limit-s 2.5
+    --sim.things 2 --sim.mats 0`.
     """
     return _clone(TOKENS)
-
-
-def bc_vlm() -> TrainCfg[BcCfg, TokenVlaCfg]:
-    """Behavior cloning with a vision-language model without actions: `--init-from` a `robotrl import vlm-oft` result.
-
-    For a large one, use `--lora.rank 32 --lora.heads action_queries`, and `proprio_projector` if it observes the state.
-    Demonstrations: as for `bc_token`, with images of the size of its vision encoder.
-    """
-    base = _clone(TOKENS)
-    return replace(base, algo=replace(base.algo, lr=2e-4, muon=0.0, reading=0.0))
 
 
 def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
@@ -74,48 +66,6 @@ def grpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
     """
     algo = GrpoCfg(iterations=35, groups=32, correlation=0.9, minibatch=512, lr=2e-4, muon=2.5, ema=0.98)
     return replace(_tune(algo, TokenVlaCfg()), checkpoint_every=5)
-
-
-def srpo() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """`grpo` with SRPO's progress reward for failures: for a policy that seldom succeeds."""
-    base = grpo()
-    return replace(base, algo=replace(base.algo, progress="embedding", keep_by="reward"))
-
-
-def srpo_places() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """`srpo` with progress from relative positions of hand, named object and goal at an episode's end.
-
-    The sim knows these positions. The reward of the sim stays success only.
-    """
-    base = srpo()
-    return replace(base, algo=replace(base.algo, encoder="places:state,meant", embed="end"))
-
-
-def grpo_return() -> TrainCfg[GrpoCfg, TokenVlaCfg]:
-    """`grpo` on the sum of the sim's shaped reward, so that every group teaches."""
-    base = grpo()
-    return _shaped(replace(base, algo=replace(base.algo, iterations=80, progress="return", keep_by="reward")))
-
-
-@in_env_steps
-def vla_rl() -> TrainCfg[VlaRlCfg, TokenVlaCfg]:
-    """Fine-tune a `tabletop-bc-token` policy by PPO with a critic: `--init-from RUN --sim.curriculum 0.5`."""
-    return replace(_tune(VlaRlCfg(), TokenVlaCfg()), tuned_on="success")
-
-
-def opd() -> TrainCfg[OpdCfg, TokenVlaCfg]:
-    """Distil a better policy into one with the same tokens: `--init-from RUN --algo.teacher RUN`."""
-    return replace(_tune(OpdCfg(iterations=100, lr=2e-4, muon=2.5, ema=0.98), TokenVlaCfg()), checkpoint_every=5)
-
-
-def look_flow() -> TrainCfg[PretrainCfg, FlowVlaCfg]:
-    """Pretrain the vision encoder of a small SmolVLA. Next: `tabletop-read-flow --init-from RUN`."""
-    return _look(FLOWS)
-
-
-def read_flow() -> TrainCfg[PretrainCfg, FlowVlaCfg]:
-    """Pretrain language grounding after `tabletop-look-flow`: `--init-from RUN`. Next: `tabletop-bc-flow`."""
-    return _read(FLOWS)
 
 
 def bc_flow() -> TrainCfg[BcCfg, FlowVlaCfg]:
@@ -144,17 +94,6 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowVlaCfg]:
     return _shaped(_tune(algo, FlowVlaCfg()))
 
 
-@in_env_steps
-def flow_sde() -> TrainCfg[FlowSdeCfg, FlowVlaCfg]:
-    """Fine-tune a `tabletop-bc-flow` policy by Flow-SDE: `--init-from RUN`.
-
-    The noise scale is that of `flow_grpo`: with full noise, such a policy, deployed without noise, seldom succeeds.
-    """
-    return replace(
-        _tune(FlowSdeCfg(minibatch=240, scale=0.2, start_noise=0.0, engine="eager"), FlowVlaCfg()), tuned_on="success"
-    )
-
-
 def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
     """Fine-tune a `tabletop-bc-flow` policy by Flow-GRPO on the sim's shaped reward: `--init-from RUN`."""
     algo = FlowGrpoCfg(
@@ -171,27 +110,6 @@ def flow_grpo() -> TrainCfg[FlowGrpoCfg, FlowVlaCfg]:
         ema=0.98,
     )
     return _shaped(_tune(algo, FlowVlaCfg()))
-
-
-@in_env_steps
-def dsrl() -> TrainCfg[DsrlCfg, SteeredCfg]:
-    """Steer the noise of a frozen `tabletop-bc-flow` policy by DSRL: `--init-from RUN`."""
-    return replace(_tune(DsrlCfg(engine="eager"), SteeredCfg(), num_envs=16), tuned_on="success")
-
-
-def _look(policy: P) -> TrainCfg[PretrainCfg, P]:
-    return TrainCfg(
-        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
-        algo=PretrainCfg(updates=500, scenes=640, symmetries=SYMMETRIES, muon=3.0),
-        policy=policy,
-        # the policy cannot act yet
-        evaluation=EvalCfg(every=0, episodes=1, num_envs=1, animation=0),
-    )
-
-
-def _read(policy: P) -> TrainCfg[PretrainCfg, P]:
-    base = _look(policy)
-    return replace(base, algo=replace(base.algo, updates=800, reading=1.0, scenes=1280))
 
 
 def _clone(policy: P) -> TrainCfg[BcCfg, P]:
@@ -214,9 +132,9 @@ def _clone(policy: P) -> TrainCfg[BcCfg, P]:
     )
 
 
-def _tune(algo: A, policy: P, num_envs: int = 64) -> TrainCfg[A, P]:
+def _tune(algo: A, policy: P) -> TrainCfg[A, P]:
     return TrainCfg(
-        sim=SimCfg(SIM, num_envs=num_envs, options=OPTIONS),
+        sim=SimCfg(SIM, num_envs=64, options=OPTIONS),
         algo=algo,
         policy=policy,
         evaluation=EvalCfg(every=10, episodes=192, num_envs=96),

@@ -14,10 +14,12 @@ from robotrl.config import (
     WeightedReward,
     changed_options,
     has_offline_part,
-    in_env_steps,
 )
 from robotrl.errors import ConfigError
 from robotrl.registry import ALGORITHMS, POLICIES, REWARDS, sim_options
+
+EVALUATIONS = 10
+"""Number of evaluations, and of checkpoints, over a composed run's budget of env steps."""
 
 
 @runtime_checkable
@@ -30,7 +32,7 @@ class HasDefaultPolicy(Protocol):
 
 @runtime_checkable
 class HasTrainDefaults(Protocol):
-    """A sim's config that states settings of training which suit its tasks."""
+    """A sim's or an algorithm's config that states settings of training which suit it."""
 
     train_defaults: ClassVar[Mapping[str, Any]]
     """Config field ("evaluation.score", "policy.horizon") to its value; fields that a config lacks are left out."""
@@ -59,6 +61,9 @@ def policy_cfg(name: str) -> Any:
 def compose(sim: str, algo: str, policy: str | None = None) -> TrainCfg[Any, Any]:
     """Config of a sim, an algorithm and a policy with their defaults.
 
+    Settings that both the sim and the algorithm state (`train_defaults`) are the algorithm's. Its schedule is still
+    open: `with_schedule` sets it, once the budget is known.
+
     Args:
         sim: name from `robotrl list sims`.
         algo: name from `robotrl list algorithms`.
@@ -73,10 +78,31 @@ def compose(sim: str, algo: str, policy: str | None = None) -> TrainCfg[Any, Any
             raise ConfigError(f"algorithm {algo!r} names no policy of its own: expected --policy NAME")
         policy = settings.default_policy
     cfg = TrainCfg(sim=SimCfg(sim, options=options), algo=settings, policy=policy_cfg(policy))
-    if isinstance(options, HasTrainDefaults):
-        for path, value in options.train_defaults.items():
-            cfg = _with(cfg, path.split("."), value)
-    return in_env_steps(cfg) if isinstance(cfg.algo, CountsEnvSteps) else cfg
+    for part in (options, settings):
+        if isinstance(part, HasTrainDefaults):
+            for path, value in part.train_defaults.items():
+                cfg = _with(cfg, path.split("."), value)
+    return cfg
+
+
+def with_schedule(cfg: TrainCfg[Any, Any]) -> TrainCfg[Any, Any]:
+    """The same training with ten evaluations and checkpoints over its budget of env steps, where none are scheduled.
+
+    Args:
+        cfg: the config; one whose algorithm learns from a dataset alone is returned as it is.
+    """
+    if not isinstance(cfg.algo, CountsEnvSteps) or cfg.algo.env_steps == 0:
+        return cfg
+    spread = max(1, cfg.algo.env_steps // EVALUATIONS)
+    # iterations are those of the updates before the first env step
+    offline = DEFAULT_EVERY if has_offline_part(cfg.algo) else None
+    evaluation, saved = cfg.evaluation, cfg.checkpoint_every
+    if evaluation.every_env_steps is None and (evaluation.every is None or offline is not None):
+        every = offline if evaluation.every is None else evaluation.every
+        cfg = replace(cfg, evaluation=replace(evaluation, every=every, every_env_steps=spread))
+    if cfg.checkpoint_every_env_steps is None and (saved is None or offline is not None):
+        cfg = replace(cfg, checkpoint_every=offline if saved is None else saved, checkpoint_every_env_steps=spread)
+    return cfg
 
 
 def with_algo(cfg: TrainCfg[Any, Any], algo: Any) -> TrainCfg[Any, Any]:
@@ -87,7 +113,8 @@ def with_algo(cfg: TrainCfg[Any, Any], algo: Any) -> TrainCfg[Any, Any]:
         algo: the algorithm's config.
     """
     if type(algo) is not type(cfg.algo):
-        cfg = replace(cfg, tuned_on="any")
+        stated = algo.train_defaults if isinstance(algo, HasTrainDefaults) else {}
+        cfg = replace(cfg, tuned_on=stated.get("tuned_on", "any"))
     evaluation = cfg.evaluation
     if evaluation.every_env_steps is None:
         return replace(cfg, algo=algo)

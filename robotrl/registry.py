@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoints, entry_points
 from typing import Any, NamedTuple
 
 from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
+from robotrl.removed_presets import REMOVED_PRESETS
 from robotrl.spec.json_fields import check_settings
 from robotrl.spec.sim_options import SimOptions, options_of_factory, with_values
 from robotrl.utils.installation import install_line
@@ -46,10 +47,19 @@ class Table:
         rows: name to "module:attribute".
         group: entry-point group through which other packages add rows.
         families: prefix to family; for "gym/Hopper-v5" the function of the family "gym/" is called with "Hopper-v5".
+        removed: former name to its replacement, for messages.
     """
 
-    def __init__(self, kind: str, rows: dict[str, str], group: str, families: dict[str, Family] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        rows: dict[str, str],
+        group: str,
+        families: dict[str, Family] | None = None,
+        removed: dict[str, str] | None = None,
+    ) -> None:
         self.kind = kind
+        self.removed = removed or {}
         self.group = group
         self.families = families or {}
         self._rows = rows
@@ -67,9 +77,11 @@ class Table:
         """Return `name` if it is known.
 
         Raises:
-            ConfigError: the name is unknown; the nearest known one is suggested.
+            ConfigError: the name is unknown; its replacement or the nearest known one is suggested.
         """
         if name not in self.rows() and self._family(name) is None:
+            if name in self.removed:
+                raise ConfigError(f"{self.kind} {name!r} was removed: expected {self.removed[name]}")
             families = (f"{start}{family.rest}" for start, family in self.families.items())
             raise unknown(self.kind, name, [*self.names(), *families])
         return name
@@ -261,69 +273,35 @@ PRESETS = Table(
     {
         "gym-ppo": "robotrl.configs.gymnasium:ppo",
         "gym-sac": "robotrl.configs.off_policy:gym_sac",
-        "peg-insert-bc-flow": "robotrl.configs.peg_insert:bc_flow",
-        "peg-insert-bc-diffusion": "robotrl.configs.peg_insert:bc_diffusion",
-        "peg-insert-bc-shortcut": "robotrl.configs.peg_insert:bc_shortcut",
-        "peg-insert-bc-gaussian": "robotrl.configs.peg_insert:bc_gaussian",
         "peg-insert-dagger": "robotrl.configs.peg_insert:dagger",
         "peg-insert-reinflow": "robotrl.configs.peg_insert:reinflow",
-        "peg-insert-dppo": "robotrl.configs.peg_insert:dppo",
-        "peg-insert-flow-sde": "robotrl.configs.peg_insert:flow_sde",
-        "peg-insert-flow-noise": "robotrl.configs.peg_insert:flow_noise",
-        "peg-insert-ppo": "robotrl.configs.peg_insert:ppo",
         "peg-insert-dsrl": "robotrl.configs.steering:peg_insert_dsrl",
         "peg-insert-dsrl-na": "robotrl.configs.steering:peg_insert_dsrl_na",
-        "pick-place-bc-diffusion": "robotrl.configs.manipulation:pick_place_bc_diffusion",
-        "pick-place-bc-flow": "robotrl.configs.manipulation:pick_place_bc_flow",
-        "pick-place-bc-shortcut": "robotrl.configs.manipulation:pick_place_bc_shortcut",
-        "push-bc-diffusion": "robotrl.configs.manipulation:push_bc_diffusion",
-        "push-bc-flow": "robotrl.configs.manipulation:push_bc_flow",
-        "push-bc-shortcut": "robotrl.configs.manipulation:push_bc_shortcut",
-        "push-ppo": "robotrl.configs.manipulation:push_ppo",
-        "reach-bc-flow": "robotrl.configs.manipulation:reach_bc_flow",
-        "tabletop-look": "robotrl.configs.tabletop:look",
-        "tabletop-look-flow": "robotrl.configs.tabletop:look_flow",
-        "tabletop-read": "robotrl.configs.tabletop:read",
-        "tabletop-read-flow": "robotrl.configs.tabletop:read_flow",
+        "tabletop-vision": "robotrl.configs.tabletop:vision",
+        "tabletop-grounding": "robotrl.configs.tabletop:grounding",
         "tabletop-bc-token": "robotrl.configs.tabletop:bc_token",
         "tabletop-bc-flow": "robotrl.configs.tabletop:bc_flow",
-        "tabletop-bc-vlm": "robotrl.configs.tabletop:bc_vlm",
         "tabletop-grpo": "robotrl.configs.tabletop:grpo",
-        "tabletop-grpo-return": "robotrl.configs.tabletop:grpo_return",
-        "tabletop-opd": "robotrl.configs.tabletop:opd",
-        "tabletop-srpo": "robotrl.configs.tabletop:srpo",
-        "tabletop-srpo-places": "robotrl.configs.tabletop:srpo_places",
-        "tabletop-vla-rl": "robotrl.configs.tabletop:vla_rl",
         "tabletop-reinflow": "robotrl.configs.tabletop:reinflow",
         "tabletop-flow-grpo": "robotrl.configs.tabletop:flow_grpo",
-        "tabletop-flow-sde": "robotrl.configs.tabletop:flow_sde",
-        "tabletop-dsrl": "robotrl.configs.tabletop:dsrl",
         "simplevla-rl": "robotrl.configs.recipes:simplevla_rl",
         "srpo": "robotrl.configs.recipes:srpo",
         "vla-rl": "robotrl.configs.recipes:vla_rl",
         "vla-opd": "robotrl.configs.recipes:vla_opd",
         "pi-rl": "robotrl.configs.recipes:pi_rl",
         "pi-rl-noise": "robotrl.configs.recipes:pi_rl_noise",
-        "reach-ppo": "robotrl.configs.manipulation:reach_ppo",
         "quadruped-velocity-ppo": "robotrl.configs.quadruped:ppo",
-        "drive-bc": "robotrl.configs.driving:drive_bc",
         "drive-ppo": "robotrl.configs.driving:drive_ppo",
         "drive-ppo-raster": "robotrl.configs.driving:drive_ppo_raster",
         "halfcheetah-ppo": "robotrl.configs.locomotion:halfcheetah_ppo",
         "hopper-ppo": "robotrl.configs.locomotion:hopper_ppo",
-        "halfcheetah-sac": "robotrl.configs.off_policy:halfcheetah_sac",
-        "hopper-sac": "robotrl.configs.off_policy:hopper_sac",
-        "reach-rlpd": "robotrl.configs.off_policy:reach_rlpd",
         "peg-insert-rlpd": "robotrl.configs.off_policy:peg_insert_rlpd",
-        "peg-insert-sac": "robotrl.configs.off_policy:peg_insert_sac",
-        "peg-insert-iql": "robotrl.configs.off_policy:peg_insert_iql",
-        "peg-insert-fql": "robotrl.configs.off_policy:peg_insert_fql",
         "peg-insert-fql-online": "robotrl.configs.off_policy:peg_insert_fql_online",
-        "peg-insert-td3-bc": "robotrl.configs.off_policy:peg_insert_td3_bc",
     },
     "robotrl.presets",
+    removed=REMOVED_PRESETS,
 )
-"""Functions that return a fresh training config."""
+"""Functions that return a fresh training config: recipes that were tuned."""
 
 
 MOST_ENVS = 1 << 20

@@ -83,7 +83,7 @@ def train_install(wheel: Path, folder: Path) -> None:
     env.pip("-c", str(CONSTRAINTS), f"{wheel}[train]")
     env.run("robotrl", "doctor")
     print(env.run("python", "-c", TINY).strip())
-    help_text = env.run("robotrl", "train", "peg-insert-bc-flow", "--help")
+    help_text = env.run("robotrl", "train", "--sim", "mujoco/peg-insert", "--algo", "bc", "--help")
     assert "--run-dir" in help_text, help_text
     print("presets load")
 

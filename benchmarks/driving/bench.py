@@ -41,7 +41,10 @@ PLANNERS = {
     "planner": Planner("PPO, Beta policy, CaRL's reward, vectors", "drive-ppo"),
     "planner_raster": Planner("the same, raster with a CNN", "drive-ppo-raster"),
     "driver": Planner("rule-based: IDM on the route", None),
-    "clone": Planner("clone of the rule-based driver, vectors", "drive-bc"),
+    "clone": Planner(
+        "clone of the rule-based driver, vectors",
+        "--sim bev/drive --sim.polylines 0 --algo bc --algo.updates 6000 --policy gaussian --policy.hidden 256 256",
+    ),
 }
 
 

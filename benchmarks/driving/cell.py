@@ -18,6 +18,7 @@ from torch import Tensor
 
 from benchmarks.driving.bench import MINIBATCHES, PLANNERS, REWARDS, SIM, STUDY_STEPS, study_name
 from robotrl.algos.ppo import PpoCfg
+from robotrl.cli.commands.train import config_of
 from robotrl.config import EvalCfg, TrainCfg, changed_options
 from robotrl.engine.autocast import pays_in_bf16
 from robotrl.errors import unknown
@@ -61,7 +62,7 @@ def planner_cfg(method: str, seed: int, out: Path, episodes: int = DEMOS) -> Tra
     preset = PLANNERS[method].preset
     if preset is None:
         return None
-    cfg: TrainCfg[Any, Any] = PRESETS.load(preset)()
+    cfg: TrainCfg[Any, Any] = config_of(preset)
     if isinstance(cfg.algo, PpoCfg):
         # bf16: about 1.7 times as many samples per second, on processors that support it
         cfg = replace(cfg, algo=replace(cfg.algo, bf16=pays_in_bf16()))

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import numpy as np
 
 from benchmarks.faults import sound
+from benchmarks.faults.commands import PEG_PPO, PEG_SAC, REACH_BC, REACH_PPO
 from benchmarks.faults.kind import LOGGER, LONGEST, Kind, Outcome
 from benchmarks.faults.mutate import answered
 from robotrl.cli.commands import (
@@ -38,7 +39,7 @@ from robotrl.cli.commands import (
 )
 from robotrl.cli.commands import eval as evaluate
 from robotrl.cli.commands import list as listing
-from robotrl.registry import PRESETS
+from robotrl.cli.commands.train import config_of
 
 Rng = np.random.Generator
 NO_NUMBER = (
@@ -322,13 +323,13 @@ def _odd_input(rng: Rng, folder: Path) -> Outcome:
         lambda: ["reward", "process", path, "--out", str(out / "reward")],
         lambda: ["import", "openvla", path, "--sim", "mujoco/tabletop", "--out", str(out / "policy")],
         lambda: ["train", "--resume", path],
-        lambda: ["train", "reach-bc-flow", "--dataset", path, "--run-dir", str(out / "run")],
+        lambda: ["train", *REACH_BC, "--dataset", path, "--run-dir", str(out / "run")],
         lambda: [
             *("train", "peg-insert-reinflow", "--init-from", path, "--sim.num-envs", "2"),
             *("--run-dir", str(out / "run")),
         ],
         lambda: [
-            *("train", "reach-ppo", "--reward", "success", "--reward.success.path", path),
+            *("train", *REACH_PPO, "--reward", "success", "--reward.success.path", path),
             *("--sim.num-envs", "2", "--run-dir", str(out / "run")),
         ],
         lambda: ["train", "drive-ppo", "--sim.map", path, "--run-dir", str(out / "run")],
@@ -376,7 +377,7 @@ def _odd_output(rng: Rng, folder: Path) -> Outcome:
         ["reward", "milestones", str(data), "--out", str(data / "meta" / "info.json")],
         ["import", "openvla", str(folder), "--sim", "mujoco/tabletop", "--out", place],
         ["quickstart", "--out", str(_pick(rng, [folder / "file", folder / "pipe", "/dev/null", "x" * 300]))],
-        ["train", "reach-ppo", "--sim.num-envs", "2", "--run-dir", place],
+        ["train", *REACH_PPO, "--sim.num-envs", "2", "--run-dir", place],
     )
     return refused(list(_pick(rng, lines)), folder)
 
@@ -410,14 +411,14 @@ def _out_of_range(rng: Rng, folder: Path) -> Outcome:
         ["reward", "process", data, "--out", out, "--held-out", odd],
         ["reward", "process", data, "--out", out, "--updates", str(_pick(rng, ("0", low)))],
         ["import", "openvla", run, "--sim", "mujoco/tabletop", "--out", out, "--frames", str(_pick(rng, ("0", low)))],
-        ["train", "reach-ppo", "--run-dir", out, "--sim.num-envs", str(_pick(rng, ("0", low, huge, "100000000")))],
-        ["train", "reach-ppo", "--run-dir", out, "--seed", str(_pick(rng, (low, huge)))],
-        ["train", "reach-ppo", "--run-dir", out, "--keep", str(_pick(rng, ("0", low, huge)))],
-        ["train", "reach-ppo", "--run-dir", out, "--evaluation.episodes", str(_pick(rng, ("0", low, huge)))],
-        ["train", "reach-ppo", "--run-dir", out, "--evaluation.num-envs", str(_pick(rng, ("0", low, huge)))],
-        ["train", "reach-ppo", "--run-dir", out, "--torch-threads", str(_pick(rng, ("0", low, huge)))],
-        ["train", "reach-ppo", "--run-dir", out, "--sim.curriculum", odd],
-        ["train", "reach-ppo", "--run-dir", out, "--stop-at-success", str(_pick(rng, ("0", "1.5", "nan", "-1")))],
+        ["train", *REACH_PPO, "--run-dir", out, "--sim.num-envs", str(_pick(rng, ("0", low, huge, "100000000")))],
+        ["train", *REACH_PPO, "--run-dir", out, "--seed", str(_pick(rng, (low, huge)))],
+        ["train", *REACH_PPO, "--run-dir", out, "--keep", str(_pick(rng, ("0", low, huge)))],
+        ["train", *REACH_PPO, "--run-dir", out, "--evaluation.episodes", str(_pick(rng, ("0", low, huge)))],
+        ["train", *REACH_PPO, "--run-dir", out, "--evaluation.num-envs", str(_pick(rng, ("0", low, huge)))],
+        ["train", *REACH_PPO, "--run-dir", out, "--torch-threads", str(_pick(rng, ("0", low, huge)))],
+        ["train", *REACH_PPO, "--run-dir", out, "--sim.curriculum", odd],
+        ["train", *REACH_PPO, "--run-dir", out, "--stop-at-success", str(_pick(rng, ("0", "1.5", "nan", "-1")))],
     )
     return refused(list(_pick(rng, lines)), folder)
 
@@ -432,7 +433,7 @@ class Leaf(NamedTuple):
 @cache
 def leaves_of(preset: str) -> tuple[Leaf, ...]:
     """The numeric fields of a preset's config, by the names of their flags."""
-    return tuple(_leaves_in(PRESETS.load(preset)(), ""))
+    return tuple(_leaves_in(config_of(preset), ""))
 
 
 def _leaves_in(settings: Any, prefix: str) -> Iterator[Leaf]:
@@ -455,13 +456,14 @@ def _field(rng: Rng, folder: Path) -> Outcome:
     bad = _pick(rng, (*(NO_NUMBER if float in leaf.types else NO_WHOLE), *map(str, HUGE), "nan", "inf", "-inf"))
     if bad in map(str, HUGE) and float in leaf.types:
         bad = "nan"
-    return refused(["train", preset, f"--{leaf.name}={bad}", "--run-dir", str(folder / "out")], folder)
+    return refused(["train", *preset.split(), f"--{leaf.name}={bad}", "--run-dir", str(folder / "out")], folder)
 
 
 @cache
 def _presets() -> tuple[str, ...]:
-    """Presets that need no dataset or checkpoint."""
-    return ("gym-ppo", "gym-sac", "reach-ppo", "peg-insert-ppo", "peg-insert-sac", "drive-ppo", "hopper-ppo")
+    """Arguments of trainings that need no dataset or checkpoint."""
+    composed = (" ".join(words) for words in (REACH_PPO, PEG_PPO, PEG_SAC))
+    return ("gym-ppo", "gym-sac", "drive-ppo", "hopper-ppo", *composed)
 
 
 def _option(rng: Rng, folder: Path) -> Outcome:
@@ -498,7 +500,7 @@ def _option(rng: Rng, folder: Path) -> Outcome:
     if rng.integers(2):
         argv = ["demos", "mujoco/peg-insert", "--out", str(folder / "out"), "--episodes", "1", *_flag(option)]
     else:
-        argv = ["train", "peg-insert-ppo", "--run-dir", str(folder / "out"), "--sim.num-envs", "2"]
+        argv = ["train", *PEG_PPO, "--run-dir", str(folder / "out"), "--sim.num-envs", "2"]
         argv += _flag(option)
     return refused(argv, folder)
 
@@ -552,11 +554,11 @@ def _memory(rng: Rng, folder: Path) -> Outcome:
     """A network or batch that exceeds the memory limit of the process."""
     width = str(int(rng.integers(10**6, 10**9)))
     lines = (
-        ["train", "reach-ppo", "--policy.hidden", width, width],
-        ["train", "peg-insert-ppo", "--policy.hidden", width, width, "256"],
-        ["train", "peg-insert-sac", "--algo.critic-hidden", width, width],
-        ["train", "reach-ppo", "--sim.num-envs", str(int(rng.integers(10**5, 2**20)))],
-        ["train", "peg-insert-sac", "--algo.capacity", str(10**13)],
+        ["train", *REACH_PPO, "--policy.hidden", width, width],
+        ["train", *PEG_PPO, "--policy.hidden", width, width, "256"],
+        ["train", *PEG_SAC, "--algo.critic-hidden", width, width],
+        ["train", *REACH_PPO, "--sim.num-envs", str(int(rng.integers(10**5, 2**20)))],
+        ["train", *PEG_SAC, "--algo.capacity", str(10**13)],
     )
     argv = [*_pick(rng, lines), "--run-dir", str(folder / "out"), "--algo.engine", "eager"]
     # loading modules at first use does not count

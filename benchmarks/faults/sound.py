@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from robotrl.cli.commands.train import config_of
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
-from robotrl.registry import PRESETS
 
 SIM = "mujoco/reach"
 OF_BEFORE = ("inputs.json",)
@@ -57,7 +57,7 @@ def foreign_dataset() -> Path:
 
 def cloning(data: Path) -> TrainCfg[Any, Any]:
     """Config of a clone that trains in a second."""
-    cfg = PRESETS.load("reach-bc-flow")()
+    cfg = config_of("--sim mujoco/reach --algo bc")
     return replace(
         cfg,
         sim=SimCfg(SIM, 2, ("limit_s=1.0",)),

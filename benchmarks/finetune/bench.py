@@ -40,17 +40,23 @@ class Task(NamedTuple):
     """Scale of the demonstrator's errors drawn once per episode."""
     env_steps: int
     """Budget of fine-tuning."""
-    updates: int | None
-    """Gradient steps of the clones, chosen so that all kinds succeed about equally often; None: the preset's."""
+    updates: Mapping[str, int]
+    """Gradient steps of the clones by kind of policy, chosen so that all kinds succeed about equally often."""
     options: Mapping[str, Any] = MappingProxyType({})
     """Sim options of demonstrations and training."""
 
 
+def _alike(updates: int) -> dict[str, int]:
+    return dict.fromkeys(("flow", "shortcut", "diffusion"), updates)
+
+
 TASKS = {
-    "peg-insert": Task("mujoco/peg-insert", 40, 0.25, 1.0, 460_800, None),
-    "pick-place": Task("mujoco/pick-place", 40, 0.15, 0.5, 768_000, 1_500),
+    "peg-insert": Task(
+        "mujoco/peg-insert", 40, 0.25, 1.0, 460_800, {"flow": 800, "shortcut": 1_200, "diffusion": 1_000}
+    ),
+    "pick-place": Task("mujoco/pick-place", 40, 0.15, 0.5, 768_000, _alike(1_500)),
     # with the sparse reward only, policy gradients do not improve on the clone; see docs/results/finetune.md
-    "push": Task("mujoco/push", 300, 0.1, 0.0, 1_152_000, 6_000, {"reward": "shaped"}),
+    "push": Task("mujoco/push", 300, 0.1, 0.0, 1_152_000, _alike(6_000), {"reward": "shaped"}),
 }
 
 
@@ -59,9 +65,9 @@ class Method(NamedTuple):
 
     label: str
     base: str | None
-    """Cloning preset of the base policy: the end of its name ("bc-flow"); None trains from scratch."""
+    """Kind of the base policy ("flow"); None trains from scratch."""
     tune: str
-    """Fine-tuning preset: the end of its name ("reinflow")."""
+    """Arguments of `robotrl train` that fine-tune it, on peg-insert."""
     family: str
     """Family of the method: "policy gradient", "steering" or "off-policy"."""
     denoising_steps: int | None = None
@@ -81,24 +87,33 @@ class Method(NamedTuple):
 SHARE = 0.3
 """Budget fraction of methods that reuse each step many times."""
 
+DEFAULTS = "--sim mujoco/peg-insert --algo"
+CRITIC_ALONE = (
+    f"{DEFAULTS} sac --sim.num-envs 8 --policy.horizon 4 --policy.hidden 128 128 --algo.num-steps 4 --algo.warmup 1000"
+    " --algo.utd-ratio 2 --algo.batch 128 --algo.initial-alpha 0.01 --algo.num-critics 4 --algo.critic-hidden 128 128"
+    " --algo.layer-norm"
+)
+"""SAC with the critics, batches and updates of RLPD's recipe."""
 METHODS = {
-    "reinflow": Method("ReinFlow, flow, 4 steps", "bc-flow", "reinflow", "policy gradient"),
-    "reinflow_shortcut": Method("ReinFlow, shortcut, 4 steps", "bc-shortcut", "reinflow", "policy gradient"),
+    "reinflow": Method("ReinFlow, flow, 4 steps", "flow", "peg-insert-reinflow", "policy gradient"),
+    "reinflow_shortcut": Method("ReinFlow, shortcut, 4 steps", "shortcut", "peg-insert-reinflow", "policy gradient"),
     "reinflow_one_step": Method(
-        "ReinFlow, shortcut, 1 step", "bc-shortcut", "reinflow", "policy gradient", 1, clip_coef=0.03
+        "ReinFlow, shortcut, 1 step", "shortcut", "peg-insert-reinflow", "policy gradient", 1, clip_coef=0.03
     ),
-    "dppo": Method("DPPO, diffusion", "bc-diffusion", "dppo", "policy gradient"),
-    "flow_sde": Method("Flow-SDE, flow", "bc-flow", "flow-sde", "policy gradient"),
-    "flow_noise": Method("Flow-Noise, flow", "bc-flow", "flow-noise", "policy gradient"),
-    "dsrl": Method("DSRL, flow", "bc-flow", "dsrl", "steering", budget=SHARE),
-    "dsrl_na": Method("DSRL, noise aliasing, flow", "bc-flow", "dsrl-na", "steering", budget=SHARE),
-    "fql": Method("FQL, flow, same demonstrations", "bc-flow", "fql-online", "off-policy", budget=SHARE, demos=True),
-    "rlpd": Method("RLPD, same demonstrations", None, "rlpd", "off-policy", budget=SHARE),
+    "dppo": Method("DPPO, diffusion", "diffusion", f"{DEFAULTS} dppo", "policy gradient"),
+    "flow_sde": Method("Flow-SDE, flow", "flow", f"{DEFAULTS} flow-sde", "policy gradient"),
+    "flow_noise": Method("Flow-Noise, flow", "flow", f"{DEFAULTS} flow-noise", "policy gradient"),
+    "dsrl": Method("DSRL, flow", "flow", "peg-insert-dsrl", "steering", budget=SHARE),
+    "dsrl_na": Method("DSRL, noise aliasing, flow", "flow", "peg-insert-dsrl-na", "steering", budget=SHARE),
+    "fql": Method(
+        "FQL, flow, same demonstrations", "flow", "peg-insert-fql-online", "off-policy", budget=SHARE, demos=True
+    ),
+    "rlpd": Method("RLPD, same demonstrations", None, "peg-insert-rlpd", "off-policy", budget=SHARE),
     "dsrl_na_weak_base": Method(
-        "DSRL, noise aliasing, base below 5 %", "bc-flow", "dsrl-na", "steering", edge=True, budget=SHARE
+        "DSRL, noise aliasing, base below 5 %", "flow", "peg-insert-dsrl-na", "steering", edge=True, budget=SHARE
     ),
     "sac_no_demos": Method(
-        "the critic of RLPD without demonstrations", None, "sac", "off-policy", edge=True, budget=SHARE
+        "the critic of RLPD without demonstrations", None, CRITIC_ALONE, "off-policy", edge=True, budget=SHARE
     ),
 }
 EDGE_TASK = "peg-insert"

@@ -11,20 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.finetune.bench import METHODS, TASKS, VAL, Method, Task
+from benchmarks.finetune.bench import DEFAULTS, METHODS, TASKS, VAL, Method, Task
 from benchmarks.kit.judging import curve, judge
+from robotrl.cli.commands.train import config_of
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, changed_options
 from robotrl.errors import unknown
 from robotrl.fn.stats import Interval
-from robotrl.registry import PRESETS
 from robotrl.rollout.demos import collect_demos
 from robotrl.run.logs import read_scalars
 from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
 from robotrl.utils.peak_memory import PeakMemory
 
-PRESET_TASK = "peg-insert"
-"""Task in the presets' names; a cell sets its own sim and budget."""
 WEAK_UPDATES = 60
 """Gradient steps of the clone that hardly ever succeeds."""
 EPISODES = 256
@@ -93,18 +91,17 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
 
 def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[Any, Any]:
     """Cloning config of the base policy."""
-    cfg = PRESETS.load(f"{PRESET_TASK}-{method.base}")()
-    updates = WEAK_UPDATES if method.edge else task.updates
-    if updates is not None:
-        cfg = replace(cfg, algo=replace(cfg.algo, updates=updates))
+    kind = str(method.base)
+    cfg = config_of(f"{DEFAULTS} bc --policy {kind}")
+    cfg = replace(cfg, algo=replace(cfg.algo, updates=WEAK_UPDATES if method.edge else task.updates[kind]))
     if method.denoising_steps is not None:
         cfg = replace(cfg, policy=replace(cfg.policy, denoising_steps=method.denoising_steps))
     return replace(cfg, sim=sim_of(cfg, task), dataset=str(dataset), seed=seed)
 
 
 def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, Any]:
-    """Fine-tuning config: the preset with the cell's sim, budget and evaluations."""
-    cfg = PRESETS.load(f"{PRESET_TASK}-{method.tune}")()
+    """Fine-tuning config: the recipe with the cell's sim, budget and evaluations."""
+    cfg = config_of(method.tune)
     alone = method.base is None
     if method.clip_coef is not None:
         cfg = replace(cfg, algo=replace(cfg.algo, clip_coef=method.clip_coef))
@@ -122,7 +119,7 @@ def tune_cfg(method: Method, task: Task, seed: int, out: Path) -> TrainCfg[Any, 
 
 
 def sim_of(cfg: TrainCfg[Any, Any], task: Task) -> SimCfg:
-    """A preset's sim config, with the task's sim."""
+    """A recipe's sim config, with the task's sim."""
     return replace(cfg.sim, name=task.sim, options={**changed_options(cfg.sim), **task.options})
 
 

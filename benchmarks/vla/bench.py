@@ -38,7 +38,7 @@ RECIPE = 2
 
 
 class Stages(NamedTuple):
-    """Training stages before fine-tuning, each from the one before: ends of preset names."""
+    """Training stages before fine-tuning, each from the one before; see `benchmarks.vla.stages.RECIPES`."""
 
     label: str
     """Kind of policy, for folder names."""
@@ -67,7 +67,7 @@ class Method(NamedTuple):
     """Stages before fine-tuning."""
     clone: Clone
     tune: str
-    """Fine-tuning preset: the end of its name."""
+    """Fine-tuning recipe; see `benchmarks.vla.stages.RECIPES`."""
     teacher: Clone | None = None
     """Clone that serves as teacher."""
     changes: tuple[str, ...] = ()

@@ -13,14 +13,33 @@ from typing import Any, NamedTuple
 
 from benchmarks.kit.stages import have, have_run
 from benchmarks.vla.bench import DEMOS, NOISE, SIM, Clone, Stages
+from robotrl.cli.commands.train import config_of
 from robotrl.config import TrainCfg, changed_options
 from robotrl.engine.autocast import pays_in_bf16
-from robotrl.registry import PRESETS
 from robotrl.rollout.demos import collect_demos
 from robotrl.run.logs import read_scalars
 
 LOOK, READ = "look", "read"
 Cfg = TrainCfg[Any, Any]
+_FLOW = "--policy flow-vla --policy.deploy-noise 0"
+_SRPO = "tabletop-grpo --algo.progress embedding --algo.keep-by reward"
+RECIPES = {
+    "look": "tabletop-vision",
+    "look-flow": f"tabletop-vision {_FLOW}",
+    "read": "tabletop-grounding",
+    "read-flow": f"tabletop-grounding {_FLOW}",
+    "bc-token": "tabletop-bc-token",
+    "bc-flow": "tabletop-bc-flow",
+    "grpo": "tabletop-grpo",
+    "grpo-return": "tabletop-grpo --sim.reward shaped --algo.iterations 80 --algo.progress return"
+    " --algo.keep-by reward",
+    "srpo": _SRPO,
+    "srpo-places": f"{_SRPO} --algo.encoder places:state,meant --algo.embed end",
+    "opd": "tabletop-grpo --algo opd --algo.iterations 100 --algo.lr 2e-4 --algo.muon 2.5 --algo.ema 0.98",
+    "flow-grpo": "tabletop-flow-grpo",
+    "reinflow": "tabletop-reinflow",
+}
+"""Stage or method to the arguments of `robotrl train`."""
 
 
 class Made(NamedTuple):
@@ -62,8 +81,8 @@ def configs(stages: Stages, wanted: Clone, seed: int, folder: Path, frames: int 
 
 
 def preset(name: str, bf16: bool = False) -> Cfg:
-    """A tabletop preset by the end of its name, with or without bfloat16; never with it where it is slow."""
-    cfg: Cfg = PRESETS.load(f"tabletop-{name}")()
+    """Config of a stage or method, with or without bfloat16; never with it where it is slow."""
+    cfg: Cfg = config_of(RECIPES[name])
     return replace(cfg, algo=replace(cfg.algo, bf16=bf16 and pays_in_bf16()))
 
 

@@ -31,7 +31,7 @@ from robotrl.learners.normalizers import action_normalization
 from robotrl.learners.parts import Part
 from robotrl.policies.reach import reach_of
 from robotrl.rollout.compatibility import check_words
-from robotrl.spec import Cache, LearnerCfg, MemoryNeeds, is_picture, visible
+from robotrl.spec import Cache, LearnerCfg, MemoryNeeds, TrainDefaults, is_picture, visible
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BcCfg(LearnerCfg):
     """Settings of behavior cloning."""
 
     default_policy: ClassVar[str] = "flow"
-    """It learns from a dataset."""
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"evaluation.every": 0, "checkpoint_every": 4})
     updates: int = 1000
     """Total number of gradient steps."""
     updates_per_iteration: int = 100

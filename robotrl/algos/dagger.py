@@ -25,7 +25,7 @@ from robotrl.learners.parts import Part
 from robotrl.replay.buffer import Mixed, Replay, Sampler, StepRecord, Uniform
 from robotrl.replay.corrections import Correction
 from robotrl.rollout.collector import Collector, Decision
-from robotrl.spec import Arrays, Expert, HasExpert, LearnerCfg, MemoryNeeds
+from robotrl.spec import Arrays, Expert, HasExpert, LearnerCfg, MemoryNeeds, TrainDefaults
 
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
@@ -274,6 +274,10 @@ class DaggerCfg(LearnerCfg):
     engine: EngineMode = "eager"
     """Execution mode of updates; "compiled" pays for many thousand updates."""
     default_policy: ClassVar[str] = "flow"
+    # few steps are taken, each with an expert's label: evaluations have many more
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults(
+        {"sim.num_envs": 4, "evaluation.every": 1, "evaluation.max_share": 1.0, "checkpoint_every": 1}
+    )
 
     @property
     def memory(self) -> MemoryNeeds:

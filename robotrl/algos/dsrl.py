@@ -24,7 +24,7 @@ from robotrl.learners.steering import NOISE, UPDATES_PER_CALL, SteeringLearner, 
 from robotrl.policies.q import smallest
 from robotrl.policies.steered import SteeredPolicy
 from robotrl.replay.samplers import Sampler, Uniform
-from robotrl.spec import LearnerCfg, MemoryNeeds
+from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class DsrlCfg(LearnerCfg):
     """Settings of DSRL."""
 
     default_policy: ClassVar[str] = "steered"
+    # few envs, because an update is slow and some follow each decision of all envs
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16, "tuned_on": "success"})
     env_steps: int = 100_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80

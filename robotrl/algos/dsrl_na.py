@@ -35,7 +35,7 @@ from robotrl.policies.reach import reach_of
 from robotrl.policies.steered import SteeredPolicy
 from robotrl.replay.buffer import Replay
 from robotrl.replay.samplers import Mixed, Sampler, Uniform
-from robotrl.spec import LearnerCfg, MemoryNeeds
+from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults
 
 LEARN, DISTILL = "learn", "distill"
 
@@ -45,6 +45,8 @@ class DsrlNaCfg(LearnerCfg):
     """Settings of DSRL with noise aliasing."""
 
     default_policy: ClassVar[str] = "steered"
+    # few envs, because an update is slow and some follow each decision of all envs
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16, "tuned_on": "success"})
     env_steps: int = 100_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80

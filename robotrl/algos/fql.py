@@ -25,13 +25,11 @@ from robotrl.learners.off_policy import ActionNormalizer, check_settings, critic
 from robotrl.policies.flow import FlowPolicy
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, average, smallest
-from robotrl.spec import LearnerCfg, MemoryNeeds
+from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults
 
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
 REDUCTIONS = {"mean": average, "min": smallest}
-
-# losses
 
 
 def flow_loss(flow: FlowPolicy, batch: dict[str, Tensor]) -> Scalar:
@@ -107,20 +105,13 @@ class FqlLoss(OffPolicyLoss):
 
     def groups(self) -> tuple[ParameterGroup, ...]:
         """See `OffPolicyLoss`; the average of the critics is their target."""
-        clip = no_clip(self._cfg.max_grad_norm)
-        return (
-            ParameterGroup("flow.", clip),
-            ParameterGroup("policy.", clip),
-            ParameterGroup("critic.", clip, 1 - self._cfg.tau),
-        )
+        clip, decay = no_clip(self._cfg.max_grad_norm), 1 - self._cfg.tau
+        return ParameterGroup("flow.", clip), ParameterGroup("policy.", clip), ParameterGroup("critic.", clip, decay)
 
     def draw(self, shape: DrawShape, generator: torch.Generator) -> dict[str, Tensor]:
         """See `OffPolicyLoss`: noise and times of flow matching, and noise of the one-step policy."""
         noises = {name: torch.randn(shape.chunks, generator=generator) for name in ("noise", "z", "next_z")}
         return noises | {"t": torch.rand(shape.chunks[0], generator=generator)}
-
-
-# config
 
 
 @dataclass(frozen=True)
@@ -176,6 +167,8 @@ class FqlCfg(LearnerCfg):
     engine: EngineMode = "auto"
     """Execution mode of updates: "compiled", "eager", or "auto", which compiles if that saves time in this run."""
     default_policy: ClassVar[str] = "flow"
+    # online, an iteration has few env steps, and an evaluation many
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16, "evaluation.max_share": 1.0})
 
     @property
     def memory(self) -> MemoryNeeds:

@@ -46,7 +46,7 @@ from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.reach import reach_of
 from robotrl.replay.buffer import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
 from robotrl.rollout.compatibility import check_fit
-from robotrl.spec import HasLogProb, LearnerCfg, MemoryNeeds, visible
+from robotrl.spec import HasLogProb, LearnerCfg, MemoryNeeds, TrainDefaults, visible
 
 Rewards = Literal["stored", "minus_one", "scaled"]
 REWARDS: tuple[Rewards, ...] = ("stored", "minus_one", "scaled")
@@ -59,6 +59,7 @@ class IqlCfg(LearnerCfg):
     """Settings of IQL."""
 
     default_policy: ClassVar[str] = "gaussian"
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16})
     updates: int = 20_000
     """Number of offline updates, on the dataset only."""
     updates_per_iteration: int = 500

@@ -36,6 +36,7 @@ from robotrl.spec import (
     HasImageFeatures,
     LearnerCfg,
     MemoryNeeds,
+    TrainDefaults,
     is_picture,
     privileged,
     visible,
@@ -56,7 +57,9 @@ class PretrainCfg(LearnerCfg):
     """Settings of auxiliary pretraining."""
 
     default_policy: ClassVar[str] = "token-vla"
-    """It learns from a dataset."""
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults(
+        {"evaluation.every": 0, "evaluation.episodes": 1, "evaluation.num_envs": 1, "evaluation.animation": 0}
+    )
     updates: int = 1000
     """Total number of gradient steps."""
     updates_per_iteration: int = 100

@@ -41,7 +41,7 @@ from robotrl.policies.q import QEnsemble, average, draw_members, smallest_of
 from robotrl.policies.reach import reach_of
 from robotrl.policies.squashed import SquashedPolicy
 from robotrl.replay.buffer import Mixed, Sampler, Uniform
-from robotrl.spec import LearnerCfg, MemoryNeeds
+from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults
 
 CRITIC, BOTH = "critic", "both"
 """Phases of an update: the critics only, or all networks."""
@@ -52,6 +52,8 @@ class RlpdCfg(LearnerCfg):
     """Settings of RLPD."""
 
     default_policy: ClassVar[str] = "squashed"
+    # updates follow each env step
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 8, "tuned_on": "success"})
     env_steps: int = 100_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 4

@@ -33,7 +33,7 @@ from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.squashed import SquashedPolicy
 from robotrl.replay.buffer import Uniform
-from robotrl.spec import LearnerCfg, MemoryNeeds
+from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class SacCfg(LearnerCfg):
     """Settings of SAC."""
 
     default_policy: ClassVar[str] = "squashed"
+    # an update follows each env step
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 4})
     env_steps: int = 1_000_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 8

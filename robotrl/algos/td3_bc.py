@@ -26,7 +26,7 @@ from robotrl.policies.gaussian import GaussianPolicy
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.squashed import SquashedPolicy
-from robotrl.spec import LearnerCfg, MemoryNeeds
+from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults
 
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
@@ -139,6 +139,7 @@ class Td3BcCfg(LearnerCfg):
     """Settings of TD3+BC."""
 
     default_policy: ClassVar[str] = "squashed"
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16})
     env_steps: ClassVar[int] = 0
     """It learns from the dataset alone."""
     updates: int = 20_000

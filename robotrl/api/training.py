@@ -8,7 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robotrl.composition import algorithm_cfg, compose, policy_cfg, weighted_rewards, with_algo, with_sim
+from robotrl.composition import (
+    algorithm_cfg,
+    compose,
+    policy_cfg,
+    weighted_rewards,
+    with_algo,
+    with_schedule,
+    with_sim,
+)
 from robotrl.config import SimCfg, TrainCfg
 from robotrl.errors import ConfigError, unknown
 from robotrl.registry import PRESETS, SIMS
@@ -115,6 +123,7 @@ def train(
     cfg = replace(cfg, rewards=rewards) if rewards else cfg
     for path, value in {**top, **(settings or {})}.items():
         cfg = _set(cfg, path.split("."), value, path)
+    cfg = with_schedule(cfg) if preset is None else cfg
     where = Path(run_dir) if run_dir is not None else free_run_dir(name)
     return TrainedRun(training.train(cfg, where, callbacks))
 

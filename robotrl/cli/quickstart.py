@@ -64,7 +64,7 @@ class QuickstartSizes:
     """Number of real-time episodes of the deployed bundle."""
     converged_updates: int = 3000
     """Gradient steps of the clone trained to convergence; its best evaluation counts."""
-    clone: TrainCfg[Any, Any] = field(default_factory=presets.bc_flow)
+    clone: TrainCfg[Any, Any] = field(default_factory=presets.quickstart_clone)
     tune: TrainCfg[Any, Any] = field(default_factory=presets.quickstart)
 
 

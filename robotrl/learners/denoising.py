@@ -39,7 +39,7 @@ from robotrl.learners.parts import Part
 from robotrl.policies.networks.value import Critic
 from robotrl.rollout.collector import Decision
 from robotrl.rollout.compatibility import check_fit
-from robotrl.spec import HasChain, LearnerCfg, MemoryNeeds, privileged
+from robotrl.spec import HasChain, LearnerCfg, MemoryNeeds, TrainDefaults, privileged
 
 ADAM_EPS = 1e-8
 CRITIC, BOTH = "critic", "both"
@@ -50,6 +50,7 @@ CRITIC, BOTH = "critic", "both"
 class ChainCfg(LearnerCfg):
     """Settings shared by all methods of the family."""
 
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"tuned_on": "success"})
     env_steps: int = 800_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
@@ -240,7 +241,7 @@ def start_from(setup: Setup, method: str) -> Any:
     if policy is None:
         raise ConfigError(
             f"init_from is not given: {method} fine-tunes a policy that flows or denoises; expected a run, e.g. of"
-            " peg-insert-bc-flow, or of tabletop-bc-flow for one that reads"
+            " `robotrl train --sim NAME --algo bc`, or of tabletop-bc-flow for one that reads"
         )
     if not isinstance(setup.init_policy, HasChain):
         raise CapabilityError(

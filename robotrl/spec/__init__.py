@@ -8,7 +8,7 @@ This package imports nothing of ours and no torch at run time: tensors appear in
 
 from __future__ import annotations
 
-from robotrl.spec.algorithms import LearnerCfg, MemoryNeeds
+from robotrl.spec.algorithms import LearnerCfg, MemoryNeeds, TrainDefaults
 from robotrl.spec.arrays import Arrays, Observation, Spec, is_picture, measured
 from robotrl.spec.inputs import HasInputs, Input, InputKind, Reads, reads
 from robotrl.spec.policies import (
@@ -107,6 +107,7 @@ __all__ = [
     "InputKind",
     "LearnerCfg",
     "MemoryNeeds",
+    "TrainDefaults",
     "Mode",
     "Observation",
     "Policy",

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
+
+TrainDefaults = MappingProxyType[str, Any]
+"""Settings of training that suit an algorithm or a sim: config field ("evaluation.score") to its value."""
 
 
 class MemoryNeeds(NamedTuple):
@@ -30,6 +34,8 @@ class LearnerCfg(ABC):
 
     chooses: ClassVar[bool] = False
     """True if the algorithm supports discrete (categorical) actions."""
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({})
+    """Settings of training that suit it, where no preset says otherwise; fields that a config lacks are left out."""
 
     @property
     def reads_rewards(self) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -27,7 +26,7 @@ from robotrl.sims.bev.trace import KeepingCore
 from robotrl.sims.bev.traffic.driver import RouteDriver
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEvent
 from robotrl.sims.core_sim import CoreSim, TensorExpert
-from robotrl.spec import Input, Spec
+from robotrl.spec import Input, Spec, TrainDefaults
 from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
 from robotrl.utils.devices import device_of
 
@@ -120,7 +119,7 @@ def chosen(scenarios: Sequence[str] | None) -> tuple[Scenario, ...]:
 class DriveCfg:
     """`bev/drive`: driving in traffic, seen from above: routes, lights, pedestrians, scenarios, OpenDRIVE maps."""
 
-    train_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults(
         {
             "sim.num_envs": 128,
             "policy.horizon": 1,

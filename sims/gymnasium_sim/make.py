@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import tyro
@@ -24,7 +23,7 @@ from robotrl.sims.gymnasium_sim.spaces import Leaf, leaves
 from robotrl.sims.gymnasium_sim.success import Judge, Over, SuccessSignal, signal_of
 from robotrl.sims.gymnasium_sim.telling import telling_of
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, Vectorization, make_batch, make_own
-from robotrl.spec import INSTRUCTION, Input
+from robotrl.spec import INSTRUCTION, Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
 
 
@@ -32,7 +31,7 @@ from robotrl.spec.json_flag import JSON_FLAG
 class GymnasiumCfg:
     """Options of `gym/ID`."""
 
-    train_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults(
         {
             "sim.num_envs": 16,
             "policy.horizon": 1,

@@ -17,6 +17,7 @@ from robotrl.cli.main import COMMANDS, main
 from robotrl.registry import SIMS
 from robotrl.run.directory import Run
 from robotrl.utils.installation import install_line
+from tests.kits.commands import PEG_BC
 
 HEAVY = ("torch", "mujoco", "onnxruntime", "gymnasium", "pyarrow", "numpy")
 OUTSIDER = '''
@@ -233,10 +234,11 @@ def test_a_reader_that_leaves_is_no_fault():
 
 def test_overrides_of_a_preset(outsider):
     code = (
-        "from robotrl.cli.commands.train import parse_preset\n"
-        "c, d = parse_preset('out-plain', ['--steps', '3', '--optimizer.lr', '0.5', '--run-dir', 'here'])\n"
+        "from robotrl.cli.commands.train import parse_config, split_names\n"
+        "words = ['out-plain', '--steps', '3', '--optimizer.lr', '0.5', '--run-dir', 'here']\n"
+        "c, d = parse_config(*split_names(words))\n"
         "print(c.steps, c.kind, c.optimizer.lr, d)\n"
-        "c, d = parse_preset('out-plain', [])\n"
+        "c, d = parse_config(*split_names(['out-plain']))\n"
         "print(c.steps, c.kind, c.optimizer.lr, d)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], env=outsider, capture_output=True, text=True, check=True)
@@ -394,14 +396,14 @@ def test_the_main_job_command_by_command(tmp_path, monkeypatch, capsys):
     done("demos", "mujoco/peg-insert", "--out", "demos", "--episodes", "4")
     small = ["--algo.updates", "2", "--algo.updates-per-iteration", "1", "--algo.batch", "8", "--policy.hidden", "16"]
     quick = ["--evaluation.episodes", "2", "--evaluation.num-envs", "2", "--evaluation.animation", "0"]
-    assert done("train", "peg-insert-bc-flow", "--dataset", "demos", *small, *quick) == "runs/peg-insert-bc-flow\n"
-    said = done("eval", "runs/peg-insert-bc-flow", "--episodes", "3", "--report", "eval.json")
+    assert done("train", *PEG_BC, "--dataset", "demos", *small, *quick) == "runs/peg-insert-bc\n"
+    said = done("eval", "runs/peg-insert-bc", "--episodes", "3", "--report", "eval.json")
     assert "over 3 starts of split test" in said
     report = json.loads((tmp_path / "eval.json").read_text())
     assert len(report["episodes"]) == report["success"]["episodes"] == 3
-    assert "over 1024 observations" in done("export", "runs/peg-insert-bc-flow", "--out", "bundle")
-    assert "run peg-insert-bc-flow, step 2, seed 0" in " ".join(done("inspect", "bundle").split())
-    said = done("eval", "bundle", "--against", "runs/peg-insert-bc-flow", "--episodes", "3")
+    assert "over 1024 observations" in done("export", "runs/peg-insert-bc", "--out", "bundle")
+    assert "run peg-insert-bc, step 2, seed 0" in " ".join(done("inspect", "bundle").split())
+    said = done("eval", "bundle", "--against", "runs/peg-insert-bc", "--episodes", "3")
     assert "starts that flipped: none" in said
     # the bundle names its sim and the sim's options
     assert json.loads((tmp_path / "bundle/manifest.json").read_text())["training"]["sim"] == "mujoco/peg-insert"

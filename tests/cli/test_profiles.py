@@ -11,7 +11,7 @@ import pytest
 
 from robotrl import config as configs
 from robotrl.cli.commands.sim_flags import parse_options, split_flags
-from robotrl.cli.commands.train import parse_preset, usage
+from robotrl.cli.commands.train import config_of, parse_config, split_names, usage
 from robotrl.cli.profiles import ABOUT, CHUNK, PROFILES, with_profile
 from robotrl.configs import recipes
 from robotrl.errors import ConfigError
@@ -23,11 +23,8 @@ LARGE = (
     "tabletop-bc-token",
     "tabletop-bc-flow",
     "tabletop-grpo",
-    "tabletop-grpo-return",
-    "tabletop-srpo",
-    "tabletop-srpo-places",
-    "tabletop-vla-rl",
-    "tabletop-opd",
+    "tabletop-grpo --algo vla-rl",
+    "tabletop-grpo --algo opd",
     "simplevla-rl",
     "srpo",
     "vla-opd",
@@ -37,11 +34,20 @@ PUBLISHED = ("simplevla-rl", "srpo", "vla-rl", "vla-opd", "pi-rl", "pi-rl-noise"
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize(
-    "preset", (*LARGE, "vla-rl", "pi-rl", "pi-rl-noise", "tabletop-reinflow", "tabletop-flow-sde", "tabletop-flow-grpo")
+    "preset",
+    (
+        *LARGE,
+        "vla-rl",
+        "pi-rl",
+        "pi-rl-noise",
+        "tabletop-reinflow",
+        "tabletop-reinflow --algo flow-sde",
+        "tabletop-flow-grpo",
+    ),
 )
 def test_a_profile_makes_a_config_that_can_run(preset: str, profile: str) -> None:
     """Every field as the profile says, all else as before, and nothing that the config's own checks refuse."""
-    before = PRESETS.load(preset)()
+    before = config_of(preset)
     cfg = with_profile(before, profile)
     told = PROFILES[profile]
     for path, value in told.items():
@@ -96,15 +102,15 @@ def test_fewer_envs_fill_the_same_minibatch_where_they_can() -> None:
 
 def test_a_recipe_draws_failing_tasks_more_often_unless_told_otherwise() -> None:
     assert PRESETS.load("vla-rl")().sim.curriculum == 1.0
-    assert parse_preset("vla-rl", ["--sim.curriculum", "None"])[0].sim.curriculum is None
+    assert parse_config(*split_names(["vla-rl", "--sim.curriculum", "None"]))[0].sim.curriculum is None
 
 
 @pytest.mark.parametrize("preset", PUBLISHED)
 def test_a_published_recipe_fine_tunes_a_stored_policy_and_nothing_else(preset: str) -> None:
-    cfg, _ = parse_preset(preset, ["--init-from", "somewhere"])
+    cfg, _ = parse_config(*split_names([preset, "--init-from", "somewhere"]))
     configs.check(cfg)
     with pytest.raises(ConfigError, match="init_from is not given: expected a policy to change"):
-        configs.check(parse_preset(preset, [])[0])
+        configs.check(parse_config(*split_names([preset]))[0])
 
 
 def typed(page: str, command: str) -> list[list[str]]:
@@ -127,7 +133,7 @@ def test_what_a_page_trains_can_be_typed(page: str) -> None:
     commands = typed(page, "robotrl train")
     assert commands
     for name, *words in commands:
-        configs.check(parse_preset(name, words)[0])
+        configs.check(parse_config(*split_names([name, *words]))[0])
 
 
 def test_what_the_page_imports_sees_what_its_recipe_shows() -> None:
@@ -135,7 +141,7 @@ def test_what_the_page_imports_sees_what_its_recipe_shows() -> None:
     (trained,) = (
         words for words in typed("vla-import.md", "robotrl train") if option(words, "--init-from") == ["smolvla"]
     )
-    cfg, _ = parse_preset(trained[0], trained[1:])
+    cfg, _ = parse_config(*split_names([trained[0], *trained[1:]]))
     assert option(imported, "--out") == ["smolvla"] and option(imported, "--sim") == [cfg.sim.name]
     there, here = (
         build_sim(options, 1, 0).observation_spec
@@ -154,16 +160,18 @@ def test_openvlas_recipe_shows_pictures_of_its_size() -> None:
     commands = [words for words in typed("vla-finetuning.md", "robotrl train") if "openvla-7b" in words]
     assert len(commands) == 2
     for name, *words in commands:
-        assert configs.options_of(parse_preset(name, words)[0].sim).image_size == 224
+        assert configs.options_of(parse_config(*split_names([name, *words]))[0].sim).image_size == 224
 
 
 def test_the_command_line_has_the_last_word() -> None:
     words = ["--algo.microbatch", "2", "--profile", "card-24", "--init-from", "x"]
-    cfg, _ = parse_preset("tabletop-grpo", words)
+    cfg, _ = parse_config(*split_names(["tabletop-grpo", *words]))
     assert cfg.algo.microbatch == 2 and cfg.lora.rank == 32 and cfg.device == "cuda" and cfg.sim.num_envs == 8
-    same, _ = parse_preset("tabletop-grpo", ["--profile=card-24", "--algo.microbatch", "2", "--init-from", "x"])
+    same, _ = parse_config(
+        *split_names(["tabletop-grpo", "--profile=card-24", "--algo.microbatch", "2", "--init-from", "x"])
+    )
     assert same == cfg
-    assert parse_preset("tabletop-grpo", [])[0] == PRESETS.load("tabletop-grpo")()
+    assert parse_config(*split_names(["tabletop-grpo"]))[0] == PRESETS.load("tabletop-grpo")()
 
 
 @pytest.mark.parametrize(
@@ -177,12 +185,12 @@ def test_the_command_line_has_the_last_word() -> None:
 )
 def test_wrong_profiles_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_preset("tabletop-grpo", words)
+        parse_config(*split_names(["tabletop-grpo", *words]))
 
 
 def test_a_small_policys_preset_is_not_for_a_card() -> None:
     with pytest.raises(ConfigError, match=r"profile 'card-24' sets algo.microbatch, which SacCfg lacks"):
-        with_profile(PRESETS.load("hopper-sac")(), "card-24")
+        with_profile(config_of("--sim mujoco/hopper --algo sac --algo.env-steps 300000"), "card-24")
 
 
 def test_the_usage_names_them_all() -> None:

@@ -24,7 +24,7 @@ from robotrl.run.policy_checkpoint import load_policy
 
 
 def small() -> QuickstartSizes:
-    clone, tune = presets.bc_flow(), presets.quickstart()
+    clone, tune = presets.quickstart_clone(), presets.quickstart()
     evaluation = replace(clone.evaluation, episodes=8, num_envs=8, animation=0)
     return QuickstartSizes(
         demos=12,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,26 @@ import pytest
 
 from robotrl import config as configs
 from robotrl.cli.commands.reward_flags import RewardFlags
-from robotrl.cli.commands.train import parse_preset
+from robotrl.cli.commands.train import config_of, parse_config, split_names
 from robotrl.cli.main import main
 from robotrl.config import TrainCfg, WeightedReward, check, from_json, resolved, to_json
-from robotrl.configs.manipulation import reach_ppo
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS
 from robotrl.rewards.progress import ProgressRewardCfg
 from robotrl.rewards.rules import ActionRateCfg
 from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.rewards.task import TaskRewardCfg
+from tests.kits.commands import REACH_PPO
+
+PLAIN = config_of(shlex.join(REACH_PPO))
 
 
 def parsed(*words: str) -> TrainCfg[Any, Any]:
-    return parse_preset("reach-ppo", words)[0]
+    return parse_config(*split_names([*REACH_PPO, *words]))[0]
 
 
 def test_without_it_the_reward_is_the_sims() -> None:
-    assert parsed() == resolved(reach_ppo()) and reach_ppo().rewards == ()
+    assert parsed() == resolved(PLAIN) and PLAIN.rewards == ()
 
 
 def test_sources_have_weights_and_typed_settings() -> None:
@@ -39,7 +42,7 @@ def test_sources_have_weights_and_typed_settings() -> None:
         WeightedReward("action-rate", 0.05, ActionRateCfg()),
     )
     assert found.seed == 3
-    assert replace(found, rewards=(), seed=0) == resolved(reach_ppo())
+    assert replace(found, rewards=(), seed=0) == resolved(PLAIN)
     assert parsed("--reward=success", "--reward.success.path", "c", "--reward.success.ends").rewards == (
         WeightedReward("success", 1.0, SuccessRewardCfg("c", ends=True)),
     )
@@ -47,21 +50,21 @@ def test_sources_have_weights_and_typed_settings() -> None:
 
 def test_a_presets_sources_are_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     own = replace(
-        reach_ppo(),
+        PLAIN,
         rewards=(WeightedReward("task", 2.0, TaskRewardCfg()), WeightedReward("progress", 0.5, ProgressRewardCfg(0.3))),
     )
     flags, rest = RewardFlags.split(own, ["--reward.progress.form", "raw"])
     assert flags.names == ("task", "progress") and rest == ["--reward.progress.form", "raw"]
     monkeypatch.setitem(PRESETS._rows, "with-sources", f"{__name__}:with_sources")
-    found = parse_preset("with-sources", ["--reward.progress.form", "raw"])[0]
+    found = parse_config(*split_names(["with-sources", "--reward.progress.form", "raw"]))[0]
     assert found.rewards == (own.rewards[0], WeightedReward("progress", 0.5, ProgressRewardCfg(0.3, "raw")))
-    found = parse_preset("with-sources", ["--reward", "progress", "alive"])[0]
+    found = parse_config(*split_names(["with-sources", "--reward", "progress", "alive"]))[0]
     assert [(one.name, one.weight) for one in found.rewards] == [("progress", 0.5), ("alive", 1.0)]
 
 
 def with_sources() -> TrainCfg[Any, Any]:
     rewards = (WeightedReward("task", 2.0, TaskRewardCfg()), WeightedReward("progress", 0.5, ProgressRewardCfg(0.3)))
-    return replace(reach_ppo(), rewards=rewards)
+    return replace(PLAIN, rewards=rewards)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +96,13 @@ def with_sources() -> TrainCfg[Any, Any]:
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "reach-ppo", *words.split()]) == 2
+    assert main(["train", *REACH_PPO, *words.split()]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: ") and message in said
 
 
 def test_help_lists_the_sources_and_the_settings_of_those_picked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "reach-ppo", "--reward", "success", "alive", "--help"]) == 0
+    assert main(["train", *REACH_PPO, "--reward", "success", "alive", "--help"]) == 0
     said = capsys.readouterr().out
     assert "--reward NAME [NAME ...]" in said and "--reward.success.path" in said and "--reward.alive.weight" in said
     assert "--reward.progress" not in said
@@ -130,19 +133,26 @@ def test_a_config_is_read_back_with_its_sources() -> None:
 )
 def test_bad_sources_are_refused_by_name(rewards: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check(replace(reach_ppo(), rewards=rewards))
+        check(replace(PLAIN, rewards=rewards))
 
 
 @pytest.mark.parametrize(
-    "preset", ["reach-bc-flow", "peg-insert-iql", "tabletop-look", "tabletop-opd", "tabletop-grpo"]
+    "arguments",
+    [
+        "--sim mujoco/reach --algo bc",
+        "--sim mujoco/peg-insert --algo iql",
+        "tabletop-vision",
+        "tabletop-grpo --algo opd",
+        "tabletop-grpo",
+    ],
 )
-def test_what_learns_from_no_reward_refuses_sources(preset: str, tmp_path: Path) -> None:
-    cfg = replace(PRESETS.load(preset)(), init_from=str(tmp_path))
+def test_what_learns_from_no_reward_refuses_sources(arguments: str, tmp_path: Path) -> None:
+    cfg = replace(config_of(arguments), init_from=str(tmp_path))
     with pytest.raises(ConfigError, match=r"rewards are task, and \w+ as it is set learns from no reward of the sim"):
         configs.check(replace(cfg, rewards=(WeightedReward("task", 1.0, TaskRewardCfg()),)))
 
 
 def test_what_goes_on_online_takes_them() -> None:
-    cfg = PRESETS.load("peg-insert-iql")()
+    cfg = config_of("--sim mujoco/peg-insert --algo iql")
     algo = replace(cfg.algo, env_steps=100)
     configs.check(replace(cfg, algo=algo, rewards=(WeightedReward("task", 1.0, TaskRewardCfg()),)))

@@ -13,6 +13,7 @@ from robotrl.cli.commands.seeds import summary
 from robotrl.cli.main import main
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
+from tests.kits.commands import REACH_PPO
 
 TINY = (
     *("--sim.num-envs", "4", "--sim.limit-s", "0.5", "--algo.env-steps", "64", "--algo.num-steps", "8"),
@@ -63,5 +64,5 @@ def test_the_summary_by_hand(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_named(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "reach-ppo", *words]) == 2
+    assert main(["train", *REACH_PPO, *words]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

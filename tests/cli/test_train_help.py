@@ -24,16 +24,18 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_preset_says_what_it_is_and_shows_what_is_set_most(capsys: pytest.CaptureFixture[str]) -> None:
-    page = said("peg-insert-iql --help", capsys)
+    page = said("peg-insert-fql-online --help", capsys)
     flat = " ".join(page.split())
-    first, algorithm, flags = (flat.index(text) for text in ("Learn to insert offline", "IQL: offline", "--algo.lr"))
+    first, algorithm, flags = (
+        flat.index(text) for text in ("Fine-tune a clone with flow Q-learning", "FQL: flow Q-learning", "--algo.lr")
+    )
     assert first < algorithm < flags
-    assert "See docs/algorithms/iql.md." in flat
+    assert "See docs/algorithms/fql.md." in flat
     assert "--algo.updates Number of offline updates, on the dataset only. Default: 20,000." in flat
     assert "--stop-at-success Stop when two evaluations in a row reach this success rate. Default: runs the" in flat
     assert len(page.splitlines()) < 60
     assert len(re.findall(r"^  --", page, re.MULTILINE)) <= 22
-    assert page.rstrip().endswith("robotrl train peg-insert-iql --help-all")
+    assert page.rstrip().endswith("robotrl train peg-insert-fql-online --help-all")
 
 
 def test_a_composition_has_the_same_page(capsys: pytest.CaptureFixture[str]) -> None:

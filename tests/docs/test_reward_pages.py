@@ -111,11 +111,15 @@ def test_a_reward_of_another_package_is_listed_trained_and_resumed(outside: dict
 
 
 def test_a_package_that_cannot_be_imported_is_named_and_hides_no_other(outside: dict[str, str], tmp_path: Path) -> None:
-    done = robotrl("train reach-ppo --reward broken", outside, tmp_path)
+    done = robotrl("train --sim mujoco/reach --algo ppo --reward broken", outside, tmp_path)
     assert done.returncode == 2
     wanted = "reward 'broken' of the package 'broken-reward' cannot be imported: RuntimeError: no licence found"
     assert done.stderr.splitlines()[-1] == f"error: {wanted}"
-    done = robotrl("train reach-ppo --reward calm --help", outside, tmp_path)
+    done = robotrl(
+        "train --sim mujoco/reach --algo ppo --reward calm --help",
+        outside,
+        tmp_path,
+    )
     said = re.sub(r"[│\s]+", " ", done.stdout)
     assert done.returncode == 0 and "--reward.calm.every INT" in said
     assert "Steps between two scores" in said and "(default: 4)" in said

@@ -31,6 +31,7 @@ from robotrl.policies.vla.networks import families
 from robotrl.run.policy_checkpoint import load_policy, policy_from_tree, policy_tree, probe
 from robotrl.run.token_fingerprint import check_said
 from robotrl.spec import HasTextFeatures, HasTokens, HasVisionEncoder, visible
+from tests.kits.commands import TABLETOP_BC_VLM
 from tests.kits.vlm_kit import BINS, CONFIGS, PLAIN, SIDE, write
 
 OPTIONS = [
@@ -645,12 +646,12 @@ def test_it_is_imported_cloned_and_fine_tuned(
     """The commands of the page at toy size: import, clone, adapters, GRPO."""
     told = ["--sim", "mujoco/tabletop", *OPTIONS, "--horizon", "2", "--state", "19", "--stats", str(demos)]
     assert main(["import", "vlm-oft", str(published("smolvlm")), *told, "--out", str(tmp_path / "vlm")]) == 0
-    assert "says no actions yet" in capsys.readouterr().out
+    assert "has no actions yet" in capsys.readouterr().out
     few = [*OPTIONS, "--sim.num-envs", "4", "--evaluation.every", "0"]
     run = ["--init-from", str(tmp_path / "vlm"), "--dataset", str(demos), "--run-dir", str(tmp_path / "clone")]
     small = ["--algo.updates", "4", "--algo.updates-per-iteration", "2", "--algo.batch", "4", "--algo.symmetries"]
     lora = ["--lora.rank", "2", "--lora.heads", "action_queries", "proprio_projector"]
-    assert main(["train", "tabletop-bc-vlm", *few, *run, *small, *lora]) == 0
+    assert main(["train", *TABLETOP_BC_VLM, *few, *run, *small, *lora]) == 0
     clone = load_policy(tmp_path / "clone")
     before = load_policy(tmp_path / "vlm")
     assert not torch.equal(clone.net.action_queries, before.net.action_queries)

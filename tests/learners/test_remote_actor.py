@@ -32,6 +32,7 @@ from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.replay_collector import Acting, ReplayBuffers
 from tests.kits.actor_kit import Told
+from tests.kits.commands import PEG_PPO, REACH_RLPD
 from tests.kits.walk_sim import Walk
 
 CFG = ActorCfg(process=True, start_timeout_s=120.0, timeout_s=60.0)
@@ -375,7 +376,7 @@ def test_ctrl_c_saves_a_run_ends_its_actor_quietly_and_it_resumes(tmp_path: Path
     words += ["--sim.num-envs", "2", "--algo.engine", "eager", "--algo.critic-hidden", "16", "--policy.hidden", "16"]
     words += ["--algo.env-steps", "800", "--algo.warmup", "80", "--algo.batch", "16", "--evaluation.episodes", "4"]
     words += ["--evaluation.animation", "0", "--checkpoint-every-env-steps", "40"]
-    command = robotrl("train", "reach-rlpd", *words)
+    command = robotrl("train", *REACH_RLPD, *words)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         checkpoints = run / "checkpoints"
         while process.poll() is None and not (checkpoints / "latest.json").exists():
@@ -394,7 +395,7 @@ def test_ctrl_c_saves_a_run_ends_its_actor_quietly_and_it_resumes(tmp_path: Path
 
 
 def test_an_algorithm_without_a_replay_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["train", "peg-insert-ppo", "--run-dir", str(tmp_path / "run"), "--actor.process"]) == 2
+    assert main(["train", *PEG_PPO, "--run-dir", str(tmp_path / "run"), "--actor.process"]) == 2
     assert not (tmp_path / "run").exists()
     said = capsys.readouterr().err
     assert "PpoLearner lacks experience" in said and "another process" in said

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from robotrl.algos.vla_rl import VlaRlCfg, VlaRlLearner
 from robotrl.cli.commands.sim_flags import parse_options
-from robotrl.cli.commands.train import parse_preset
+from robotrl.cli.commands.train import parse_config, split_names
 from robotrl.cli.main import main
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, options_of
 from robotrl.datasets.reader import Dataset, read_dataset
@@ -58,6 +58,7 @@ from robotrl.spec import Spec, privileged
 from robotrl.training import resume, train
 from tests.algos.test_grpo import policy_on, tabletop
 from tests.algos.test_opd import saved
+from tests.kits.commands import TABLETOP_VLA_RL
 from tests.kits.paths_kit import ROOT
 from tests.kits.refusals import raises_naming
 from tests.training.test_resume import StopAt, assert_same_end
@@ -587,7 +588,7 @@ def test_the_pages_process_reward_is_for_the_run_that_the_pages_train() -> None:
 
     (line,) = re.findall(r"robotrl train (.*--algo.process-reward .*)", (DOCS / "algorithms" / "vla-rl.md").read_text())
     name, *words = shlex.split(line)
-    cfg, _ = parse_preset(name, words)
+    cfg, _ = parse_config(*split_names([name, *words]))
     sim = build_sim(options_of(cfg.sim), 2, 0)
     check_fit(policy_on(recorded("vla-finetuning.md")), sim)
     source = recorded("rewards/process.md")
@@ -682,11 +683,11 @@ def test_from_demonstrations_to_a_run(tmp_path: Path, capsys: pytest.CaptureFixt
     few = ["--evaluation.episodes", "4", "--evaluation.num-envs", "4", "--evaluation.animation", "0"]
     start = ["--init-from", saved(tmp_path / "clone", policy_on(tabletop(1)))]
     given = ["--algo.process-reward", str(out), "--algo.process-scale", "0.3", "--run-dir", str(tmp_path / "run")]
-    assert main(["train", "tabletop-vla-rl", *start, *sim, *algo, *few, *given]) == 0
+    assert main(["train", *TABLETOP_VLA_RL, *start, *sim, *algo, *few, *given]) == 0
     assert Run.open(tmp_path / "run").config["algo"]["process_scale"] == 0.3
     assert all("process_progress" in line for line in read_scalars(tmp_path / "run" / "scalars.jsonl"))
     given = ["--reward", "task", "process", "--reward.process.path", str(out), "--run-dir", str(tmp_path / "source")]
-    assert main(["train", "tabletop-vla-rl", *start, *sim, *algo, *few, *given]) == 0
+    assert main(["train", *TABLETOP_VLA_RL, *start, *sim, *algo, *few, *given]) == 0
     lines = read_scalars(tmp_path / "source" / "scalars.jsonl")
     assert all(line["reward_valid/process"] == 1.0 and abs(line["reward/process"]) <= 1.0 for line in lines)
 

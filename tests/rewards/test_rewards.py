@@ -36,6 +36,7 @@ from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
 from robotrl.spec import Spec
+from tests.kits.commands import PEG_PPO
 from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import BareWalk, Walk
 
@@ -585,7 +586,7 @@ def test_a_run_learns_from_a_classifier(trained, tmp_path, capsys):
     small = ["--algo.engine", "eager", "--evaluation.episodes", "8", "--evaluation.animation", "0"]
     where = ["--reward", "success", "task", "--reward.success.path", str(trained[2]), "--reward.success.ends"]
     where += ["--reward.task.weight", "0.5", "--run-dir", str(tmp_path / "run")]
-    assert main(["train", "peg-insert-ppo", *given, *small, *where]) == 0
+    assert main(["train", *PEG_PPO, *given, *small, *where]) == 0
     saved = Run.open(tmp_path / "run").config
     success = {"path": str(trained[2]), "threshold": None, "steps": None, "ends": True}
     assert saved["rewards"] == [
@@ -610,5 +611,5 @@ def test_a_run_learns_from_a_classifier(trained, tmp_path, capsys):
     ]
     assert main(deaf) == 2
     assert "and GrpoCfg as it is set learns from no reward of the sim: expected" in capsys.readouterr().err
-    assert main(["train", "peg-insert-ppo", "--intervention.by", "script", "--run-dir", str(tmp_path / "third")]) == 2
+    assert main(["train", *PEG_PPO, "--intervention.by", "script", "--run-dir", str(tmp_path / "third")]) == 2
     assert "PpoLearner lacks watch: it cannot learn from interventions" in capsys.readouterr().err

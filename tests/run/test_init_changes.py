@@ -12,11 +12,12 @@ import torch
 import tests.algos.test_grpo as grpo
 import tests.policies.vla.test_flow as flows
 from robotrl import config as configs
-from robotrl.cli.commands.train import parse_preset
+from robotrl.cli.commands.train import parse_config, split_names
 from robotrl.errors import ConfigError
 from robotrl.memory_estimate.check import announce
 from robotrl.run.policy_checkpoint import changed, changed_description, load_policy
 from robotrl.training import resume, train
+from tests.kits.commands import TABLETOP_DSRL
 from tests.kits.refusals import raises_naming
 
 
@@ -87,8 +88,8 @@ def test_memory_is_estimated_for_the_changed_policy(tmp_path: Path, monkeypatch:
 def test_settings_of_a_policy_that_would_not_be_built_are_refused(tmp_path: Path) -> None:
     argv = ["--init-from", str(tmp_path), "--policy.temperature", "0.7"]
     with pytest.raises(ConfigError, match=r"\(temperature=0.7\) beside init_from.*: expected --init-changes temp"):
-        parse_preset("tabletop-grpo", argv)
-    assert parse_preset("tabletop-bc-token", argv[2:])[0].policy.temperature == 0.7
+        parse_config(*split_names(["tabletop-grpo", *argv]))
+    assert parse_config(*split_names(["tabletop-bc-token", *argv[2:]]))[0].policy.temperature == 0.7
     # a noise actor is built around the policy that is steered
-    steered = parse_preset("tabletop-dsrl", [*argv[:2], "--policy.hidden", "32"])[0]
+    steered = parse_config(*split_names([*TABLETOP_DSRL, *argv[:2], "--policy.hidden", "32"]))[0]
     assert steered.policy.hidden == (32,)

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.faults import sound
 from robotrl.api.inspection import describe
+from robotrl.cli.commands.train import config_of
 from robotrl.cli.main import main
 from robotrl.config import SimCfg, WeightedReward
 from robotrl.errors import DataError, RobotrlError
@@ -161,23 +162,23 @@ def test_inputs_are_declared_by_configs_and_sims(tmp_path, monkeypatch):
     "preset, change, field",
     [
         ("drive-ppo", {"sim": SimCfg("bev/drive", options={"map": "/a.xodr"})}, ("sim.map", "file", "/a.xodr")),
-        ("tabletop-opd", {"algo.teacher": "/t"}, ("algo.teacher", "policy", "/t")),
-        ("tabletop-vla-rl", {"algo.process_reward": "/p"}, ("algo.process_reward", "checkpoint", "/p")),
-        ("tabletop-srpo", {"algo.encoder": "run:/e"}, ("algo.encoder", "policy", "/e")),
+        ("tabletop-grpo --algo opd", {"algo.teacher": "/t"}, ("algo.teacher", "policy", "/t")),
+        ("tabletop-grpo --algo vla-rl", {"algo.process_reward": "/p"}, ("algo.process_reward", "checkpoint", "/p")),
+        ("tabletop-grpo", {"algo.encoder": "run:/e"}, ("algo.encoder", "policy", "/e")),
         (
-            "reach-ppo",
+            "--sim mujoco/reach --algo ppo",
             {"rewards": (WeightedReward("success", 1.0, SuccessRewardCfg("/c")),)},
             ("reward.success.path", "checkpoint", "/c"),
         ),
         (
-            "reach-ppo",
+            "--sim mujoco/reach --algo ppo",
             {"rewards": (WeightedReward("function", 1.0, FunctionRewardCfg("own:near")),)},
             ("reward.function.target", "module", "own"),
         ),
     ],
 )
 def test_each_kind_of_input_is_declared(preset, change, field):
-    cfg = PRESETS.load(preset)()
+    cfg = config_of(preset)
     for name, value in change.items():
         part, _, inner = name.partition(".")
         cfg = replace(cfg, **{part: replace(getattr(cfg, part), **{inner: value}) if inner else value})

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from robotrl.cli.commands.train import config_of
 from robotrl.cli.main import main
+from robotrl.composition import compose
 from robotrl.config import WeightedReward, from_json, to_json
 from robotrl.errors import ConfigError
-from robotrl.registry import PRESETS
+from robotrl.registry import ALGORITHMS, PRESETS
+from robotrl.removed_presets import REMOVED_PRESETS
 from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.spec.json_fields import RENAMED_FIELDS, RENAMED_VALUES, REVISION, brought_up, check_settings, renamed_field
 
@@ -34,22 +37,24 @@ def test_a_config_of_revision_2_means_the_same(name):
 
 def stored_with_classifier(**sim: Any) -> dict[str, Any]:
     """A config of revision 3, whose sim names its reward."""
-    data = json.loads(json.dumps(to_json(PRESETS.load("peg-insert-ppo")())))
+    data = json.loads(json.dumps(to_json(config_of("--sim mujoco/peg-insert --sim.reward shaped --algo ppo"))))
     del data["rewards"]
     return {**data, "sim": {**data["sim"], **sim}, "revision": 3}
 
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_the_sims_classifier_is_a_reward_source_now(ends):
-    cfg = PRESETS.load("peg-insert-ppo")()
+    cfg = config_of("--sim mujoco/peg-insert --sim.reward shaped --algo ppo")
     types = {"algo": type(cfg.algo), "policy": type(cfg.policy)}
     found = from_json(brought_up(stored_with_classifier(reward="runs/c", reward_ends=ends)), types)
     assert found == replace(cfg, rewards=(WeightedReward("success", 1.0, SuccessRewardCfg("runs/c", ends=ends)),))
     assert from_json(brought_up(stored_with_classifier(reward=None, reward_ends=False)), types) == cfg
 
 
-def test_every_new_name_is_a_field_of_some_preset():
-    configs = [to_json(PRESETS.load(name)()) for name in PRESETS.names()]
+def test_every_new_name_is_a_field_of_some_config():
+    presets = (PRESETS.load(name)() for name in PRESETS.names())
+    composed = (compose("mujoco/reach", algo) for algo in ALGORITHMS.names())
+    configs = [to_json(cfg) for cfg in (*presets, *composed)]
     for section, names in RENAMED_FIELDS.items():
         known = {field for data in configs for field in (data[section] if section else data)}
         assert set(names.values()) <= known and not set(names) & known
@@ -107,8 +112,9 @@ CRITIC_ALONE = {
 
 def test_presets_warm_their_critic_up_for_as_many_iterations_as_before():
     found = {}
-    for name in PRESETS.names():
-        cfg = PRESETS.load(name)()
+    former = {name: command.removeprefix("robotrl train ") for name, command in REMOVED_PRESETS.items()}
+    for name, arguments in {**former, **{name: name for name in PRESETS.names()}}.items():
+        cfg = config_of(arguments)
         data = json.loads(json.dumps(to_json(cfg)))
         if (steps := data["algo"].get("critic_warmup_env_steps")) is None:
             continue
@@ -119,7 +125,7 @@ def test_presets_warm_their_critic_up_for_as_many_iterations_as_before():
         before = {key: value for key, value in data["algo"].items() if key != "critic_warmup_env_steps"}
         stored = {**data, "algo": {**before, "critic_warmup": found[name]}, "revision": 4}
         assert brought_up(stored) == data
-    assert found == {name: count for name, count in CRITIC_ALONE.items() if name in PRESETS.names()}
+    assert found == CRITIC_ALONE
 
 
 def test_a_flag_that_counted_iterations_is_answered_with_the_one_that_counts_env_steps(capsys, tmp_path, monkeypatch):
@@ -131,7 +137,7 @@ def test_a_flag_that_counted_iterations_is_answered_with_the_one_that_counts_env
 
 def test_choices_of_revision_5_are_read_under_their_present_names(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cfg = PRESETS.load("tabletop-srpo")()
+    cfg = config_of("tabletop-grpo --algo.progress embedding")
     cfg = replace(cfg, cache="image-features", init_from="clone")
     now = json.loads(json.dumps(to_json(cfg)))
     before = {**now, "cache": "sight", "algo": {**now["algo"], "progress": "sight"}, "revision": 5}
@@ -141,7 +147,7 @@ def test_choices_of_revision_5_are_read_under_their_present_names(capsys, tmp_pa
             assert (now[section] if section else now)[field] in values.values()
     flags = ("--cache", "image-features"), ("--algo.progress", "embedding")
     for flag, new in flags:
-        assert main(["train", "tabletop-srpo", flag, "sight"]) == 2
+        assert main(["train", "tabletop-grpo", flag, "sight"]) == 2
         assert f"{flag} 'sight' is unknown: it is now {new};" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="cache is 'sight': it is now 'image-features', expected"):
         check_settings(replace(cfg, cache="sight"))  # pyright: ignore[reportArgumentType]

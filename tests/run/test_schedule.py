@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from robotrl.composition import algorithm_cfg, compose, with_algo
+from robotrl.cli.commands.train import config_of
+from robotrl.composition import algorithm_cfg, compose, with_algo, with_schedule
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, check, in_env_steps
 from robotrl.errors import ConfigError
 from robotrl.registry import PRESETS
@@ -18,29 +19,16 @@ FORMER = {
     "gym-ppo": (5, 10),
     "gym-sac": (250, 250),
     "halfcheetah-ppo": (0, 100),
-    "halfcheetah-sac": (1000, 1000),
     "hopper-ppo": (0, 100),
-    "hopper-sac": (1000, 1000),
-    "peg-insert-dppo": (10, 10),
     "peg-insert-dsrl": (8, 8),
     "peg-insert-dsrl-na": (8, 8),
     "peg-insert-fql-online": (4, 10),
-    "peg-insert-flow-noise": (10, 10),
-    "peg-insert-flow-sde": (10, 10),
-    "peg-insert-ppo": (10, 10),
     "peg-insert-reinflow": (10, 10),
     "peg-insert-rlpd": (100, 100),
-    "peg-insert-sac": (100, 100),
     "pi-rl": (10, 10),
     "pi-rl-noise": (10, 10),
-    "push-ppo": (10, 10),
     "quadruped-velocity-ppo": (0, 25),
-    "reach-ppo": (10, 10),
-    "reach-rlpd": (100, 100),
-    "tabletop-dsrl": (10, 10),
-    "tabletop-flow-sde": (10, 10),
     "tabletop-reinflow": (10, 5),
-    "tabletop-vla-rl": (10, 10),
     "vla-rl": (10, 10),
 }
 """Preset to the iterations between evaluations and between checkpoints of version 0.1."""
@@ -85,11 +73,10 @@ def test_presets_count_env_steps_where_their_budget_does():
     for name in PRESETS.names():
         cfg = PRESETS.load(name)()
         counted = cfg.evaluation.every_env_steps is not None
-        # offline presets count env steps in the online part that they may be given
-        assert counted == (name in FORMER or name in ("peg-insert-iql", "peg-insert-fql")), name
+        assert counted == (name in FORMER), name
         assert counted == (cfg.checkpoint_every_env_steps is not None), name
     with pytest.raises(ConfigError, match="BcCfg counts no env steps"):
-        in_env_steps(PRESETS.load("reach-bc-flow")())
+        in_env_steps(config_of("--sim mujoco/reach --algo bc"))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +91,7 @@ def test_presets_count_env_steps_where_their_budget_does():
         ("gym-ppo", {"every_env_steps": -1}, "evaluation.every_env_steps is -1: expected 0 or more"),
         ("gym-ppo", {"max_share": 0.0}, "evaluation.max_share is 0.0: expected above 0, at most 1"),
         (
-            "reach-bc-flow",
+            "--sim mujoco/reach --algo bc",
             {"every_env_steps": 100},
             "evaluation.every_env_steps is 100 and BcCfg steps no sim: expected"
             " evaluation.every, in iterations of 100 updates",
@@ -112,19 +99,26 @@ def test_presets_count_env_steps_where_their_budget_does():
     ],
 )
 def test_schedules_that_cannot_be(preset, changes, message):
-    cfg = PRESETS.load(preset)()
+    cfg = config_of(preset)
     with pytest.raises(ConfigError, match=message):
         check(replace(cfg, evaluation=replace(cfg.evaluation, **changes)))
 
 
 def test_a_composed_config_counts_env_steps_where_its_budget_does():
-    ppo, cloned, offline = (compose("mujoco/reach", name) for name in ("ppo", "bc", "iql"))
-    assert ppo.evaluation.every_env_steps == 10 * ppo.algo.num_steps * ppo.sim.num_envs
-    assert (cloned.evaluation.every_env_steps, cloned.checkpoint_every_env_steps) == (None, None)
+    ppo, cloned, offline = (with_schedule(compose("mujoco/reach", name)) for name in ("ppo", "bc", "iql"))
+    assert ppo.algo.env_steps == 1_000_000
+    assert (ppo.evaluation.every_env_steps, ppo.checkpoint_every_env_steps) == (100_000, 100_000)
+    # after the flags, of which one may set another budget or schedule
+    shorter = config_of("--sim mujoco/reach --algo ppo --algo.env-steps 5000 --evaluation.every 3")
+    assert (shorter.evaluation.every, shorter.evaluation.every_env_steps) == (3, None)
+    assert shorter.checkpoint_every_env_steps == 500
+    for cfg in (cloned, offline):
+        assert (cfg.evaluation.every_env_steps, cfg.checkpoint_every_env_steps) == (None, None)
     # offline in iterations of updates, then in env steps
-    assert (offline.evaluation.every, offline.evaluation.every_env_steps) == (10, 10 * 8 * 64)
-    check(offline)
-    check(replace(offline, algo=replace(offline.algo, env_steps=1000)))
+    online = config_of("--sim mujoco/reach --algo iql --algo.env-steps 20000")
+    assert (online.evaluation.every, online.evaluation.every_env_steps) == (10, 2000)
+    assert (online.checkpoint_every, online.checkpoint_every_env_steps) == (10, 2000)
+    check(online)
 
 
 def test_an_offline_part_is_scheduled_by_iterations_and_an_online_part_by_env_steps():
@@ -140,11 +134,9 @@ def test_an_offline_part_is_scheduled_by_iterations_and_an_online_part_by_env_st
     assert not any(is_marked(at, None, 256) for at in offline)
 
 
-@pytest.mark.parametrize("name", ["peg-insert-iql", "peg-insert-fql"])
-def test_offline_presets_that_go_on_online_follow_the_iterations_of_before_at_their_envs(name):
-    cfg = PRESETS.load(name)()
-    length = cfg.algo.num_steps * cfg.sim.num_envs
-    assert cfg.evaluation.every_env_steps == cfg.evaluation.every * length
+@pytest.mark.parametrize("name", ["iql", "fql"])
+def test_what_learns_offline_and_online_becomes_another_algorithm_and_back(name):
+    cfg = config_of(f"--sim mujoco/peg-insert --algo {name} --algo.env-steps 20000")
     for other in ("ppo", "bc", "fql"):
         check(with_algo(cfg, algorithm_cfg(other)))
     ppo = with_algo(cfg, algorithm_cfg("ppo")).evaluation
@@ -155,9 +147,10 @@ def test_offline_presets_that_go_on_online_follow_the_iterations_of_before_at_th
 
 
 def test_another_algorithm_is_scheduled_by_what_it_counts():
-    sparse, ppo = PRESETS.load("peg-insert-reinflow")(), compose("mujoco/reach", "ppo")
+    sparse, ppo = PRESETS.load("peg-insert-reinflow")(), with_schedule(compose("mujoco/reach", "ppo"))
     assert with_algo(sparse, algorithm_cfg("dppo")).evaluation == sparse.evaluation
-    assert with_algo(sparse, algorithm_cfg("dppo")).tuned_on == "any"
+    assert with_algo(sparse, algorithm_cfg("dppo")).tuned_on == "success", "it states so itself"
+    assert with_algo(sparse, algorithm_cfg("ppo")).tuned_on == "any"
     assert with_algo(sparse, replace(sparse.algo, lr=1e-5)).tuned_on == "success"
     cloned = with_algo(ppo, algorithm_cfg("bc"))
     check(cloned)

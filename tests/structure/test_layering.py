@@ -15,7 +15,7 @@ from tests.kits.paths_kit import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 from layout import folder_of, setuptools_config
 
-BASE = {"errors", "spec", "transforms", "registry"}
+BASE = {"errors", "spec", "transforms", "registry", "removed_presets"}
 ROLLOUT = BASE | {"utils", "fn", "datasets", "replay", "rollout"}
 LEARN = ROLLOUT | {"config", "peft", "run"}
 ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventions", "importers", "api", "sims"}
@@ -229,6 +229,7 @@ def test_the_command_line_imports_what_works_only_when_it_runs():
         "moved",
         "errors",
         "registry",
+        "removed_presets",
         "spec",
         "spec.json_fields",
         "spec.sim_options",

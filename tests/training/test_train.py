@@ -14,6 +14,7 @@ from PIL import Image
 
 import tests.kits.learner_kit as kit
 from robotrl import config as configs
+from robotrl.cli.commands.train import config_of
 from robotrl.cli.main import main
 from robotrl.config import RENAMED, EvalCfg, SimCfg, TrainCfg, class_named
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError
@@ -25,6 +26,7 @@ from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.training import resume, train
+from tests.kits.commands import PEG_BC, PEG_BC_GAUSSIAN, PEG_PPO
 from tests.kits.walk_sim import SPLITS, Walk
 
 PEG = "mujoco/peg-insert"
@@ -58,7 +60,7 @@ def demos(tmp_path_factory):
 def clone(tmp_path_factory, demos):
     path = tmp_path_factory.mktemp("clone") / "r"
     arguments = ["--dataset", str(demos), "--algo.updates", "20", "--algo.updates-per-iteration", "10", *TINY]
-    assert main(["train", "peg-insert-bc-flow", "--run-dir", str(path), *arguments]) == 0
+    assert main(["train", *PEG_BC, "--run-dir", str(path), *arguments]) == 0
     return path
 
 
@@ -94,7 +96,7 @@ def test_a_flow_policy_is_cloned(clone):
 
 def test_a_gaussian_policy_is_cloned(tmp_path, demos):
     arguments = ["--dataset", str(demos), "--algo.updates", "20", "--algo.updates-per-iteration", "10", *TINY]
-    assert main(["train", "peg-insert-bc-gaussian", "--run-dir", str(tmp_path / "r"), *arguments]) == 0
+    assert main(["train", *PEG_BC_GAUSSIAN, "--run-dir", str(tmp_path / "r"), *arguments]) == 0
     check_run(tmp_path / "r", [2], 2)
     assert load_policy(tmp_path / "r").kind == "gaussian"
 
@@ -129,11 +131,11 @@ def test_ppo_trains_from_scratch_and_from_a_clone(tmp_path):
         "eager",
         *TINY_RL,
     ]
-    assert main(["train", "peg-insert-ppo", "--run-dir", str(tmp_path / "a"), *arguments]) == 0
+    assert main(["train", *PEG_PPO, "--run-dir", str(tmp_path / "a"), *arguments]) == 0
     scalars = check_run(tmp_path / "a", [2, 4], 4)
     assert scalars[0]["ratio_error"] <= 1e-5
     arguments += ["--init-from", str(tmp_path / "a"), "--algo.env-steps", "32"]
-    assert main(["train", "peg-insert-ppo", "--run-dir", str(tmp_path / "b"), *arguments]) == 0
+    assert main(["train", *PEG_PPO, "--run-dir", str(tmp_path / "b"), *arguments]) == 0
     assert load_policy(tmp_path / "a").transforms == load_policy(tmp_path / "b").transforms
 
 
@@ -312,7 +314,7 @@ def test_every_preset_survives_the_way_through_json(name):
 
 
 def test_a_saved_config_of_another_version_is_refused():
-    cfg = PRESETS.load("peg-insert-ppo")()
+    cfg = config_of("--sim mujoco/peg-insert --sim.reward shaped --algo ppo")
     types = {"algo": type(cfg.algo), "policy": type(cfg.policy)}
     data = configs.to_json(cfg)
     with pytest.raises(ConfigError, match=r"does not fit this version of robotrl: .*wobble"):
@@ -369,11 +371,11 @@ def test_a_sim_that_cannot_be_evaluated_is_refused_before_training(tmp_path, mon
 
 def test_what_a_run_needs_is_asked_for(tmp_path, capsys):
     cases = {
-        "peg-insert-bc-flow": "dataset is not given",
+        "--sim mujoco/peg-insert --algo bc": "dataset is not given",
         "peg-insert-reinflow": "init_from is not given",
     }
     for name, message in cases.items():
-        assert main(["train", name, "--run-dir", str(tmp_path / name)]) == 2
+        assert main(["train", *name.split(), "--run-dir", str(tmp_path / "run")]) == 2
         assert message in capsys.readouterr().err
     with pytest.raises(DataError, match="does not exist"):
         train(walk_config(init_from=str(tmp_path / "nowhere")), tmp_path / "r")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tests.kits.deploy_kit as kit
+from tests.kits.commands import PEG_SAC
 from tests.kits.paths_kit import KITS
 
 HERE = KITS
@@ -79,7 +80,7 @@ def test_a_robot_and_a_module_that_the_user_names(planted: Path, tmp_path_factor
 def test_an_actor_in_a_process_of_its_own(planted: Path) -> None:
     sizes = "--algo.engine eager --algo.env-steps 16 --algo.warmup 8 --sim.num-envs 2 --algo.batch 8"
     words = [*sizes.split(), "--evaluation.episodes", "2"]
-    done = run_in(planted, COMMAND, "train", "peg-insert-sac", "--run-dir", "run", "--actor.process", *words)
+    done = run_in(planted, COMMAND, "train", *PEG_SAC, "--run-dir", "run", "--actor.process", *words)
     assert done.returncode == 0, done.stderr
     assert executed(planted) == ""
 

@@ -8,6 +8,7 @@ import inspect
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -340,6 +341,7 @@ def parse_run(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, RunFlags]:
     """
     from robotrl.cli.commands.reward_flags import RewardFlags
     from robotrl.cli.profiles import with_profile
+    from robotrl.composition import with_schedule
 
     before = _base(names)
     if names.profile is not None:
@@ -352,16 +354,20 @@ def parse_run(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, RunFlags]:
     both.__doc__ = f"Train {names.run_name}. --sim, --policy, --algo, --reward and --profile NAME choose its parts."
     parsed: Any = parse(both, _command(names), argv)
     _check_policy(config, parsed.config, names)
-    return rewards.restored(parsed.config, parsed), parsed
+    config = rewards.restored(parsed.config, parsed)
+    return with_schedule(config) if names.preset is None else config, parsed
 
 
-def parse_preset(name: str, argv: Sequence[str]) -> tuple[Any, Path | None]:
-    """`parse_config` of a preset.
+def config_of(arguments: str) -> Any:
+    """Config that `robotrl train ARGUMENTS` trains.
+
+    Args:
+        arguments: a preset or `--sim NAME --algo NAME`, and flags, as typed after `robotrl train`.
 
     Raises:
         ConfigError: no such preset, no such field, or an invalid value.
     """
-    return parse_config(*split_names([name, *argv]))
+    return parse_config(*split_names(shlex.split(arguments)))[0]
 
 
 def _check_policy(before: Any, config: Any, names: ChosenNames) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from robotrl.sims.mujoco.locomotion.task import (
     checked_range,
 )
 from robotrl.sims.mujoco.render.views import Raster, View
+from robotrl.spec import TrainDefaults
 
 LEGS = ("front_left", "front_right", "back_left", "back_right")
 JOINTS = ("hip_1", "ankle_1", "hip_2", "ankle_2", "hip_3", "ankle_3", "hip_4", "ankle_4")
@@ -98,7 +98,7 @@ def segments(force_range: Range, hide_xy: bool, show_forces: bool) -> tuple[Segm
 class AntCfg(MujocoCfg):
     """`mujoco/ant`: Gymnasium's Ant-v5, a four-legged robot."""
 
-    train_defaults: ClassVar[Mapping[str, Any]] = TRAIN_DEFAULTS
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
     forward_reward_weight: float = 1.0
     """Reward for a forward speed of 1 m/s."""
     ctrl_cost_weight: float = 0.5

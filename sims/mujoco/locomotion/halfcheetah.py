@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from robotrl.sims.mujoco.engine.config import MujocoCfg
 from robotrl.sims.mujoco.engine.sim import MujocoSim
 from robotrl.sims.mujoco.locomotion import planar
 from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, TRAIN_DEFAULTS, Common, Dtype, Locomotion, Robot
 from robotrl.sims.mujoco.render.views import Raster, View
+from robotrl.spec import TrainDefaults
 
 JOINTS = ("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
 ROBOT = Robot(
@@ -33,7 +33,7 @@ ROBOT = Robot(
 class HalfCheetahCfg(MujocoCfg):
     """`mujoco/halfcheetah`: Gymnasium's HalfCheetah-v5, a planar two-legged runner."""
 
-    train_defaults: ClassVar[Mapping[str, Any]] = TRAIN_DEFAULTS
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
     forward_reward_weight: float = 1.0
     """Reward for a forward speed of 1 m/s."""
     ctrl_cost_weight: float = 0.1

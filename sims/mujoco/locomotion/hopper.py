@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from robotrl.sims.mujoco.engine.config import MujocoCfg
 from robotrl.sims.mujoco.engine.sim import MujocoSim
@@ -12,6 +11,7 @@ from robotrl.sims.mujoco.locomotion import planar
 from robotrl.sims.mujoco.locomotion.columns import INF
 from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, TRAIN_DEFAULTS, Common, Dtype, Locomotion, Range, Robot
 from robotrl.sims.mujoco.render.views import Raster, View
+from robotrl.spec import TrainDefaults
 
 JOINTS = ("thigh_joint", "leg_joint", "foot_joint")
 ROBOT = Robot(
@@ -34,7 +34,7 @@ ROBOT = Robot(
 class HopperCfg(MujocoCfg):
     """`mujoco/hopper`: Gymnasium's Hopper-v5, a planar one-legged robot."""
 
-    train_defaults: ClassVar[Mapping[str, Any]] = TRAIN_DEFAULTS
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
     forward_reward_weight: float = 1.0
     """Reward for a forward speed of 1 m/s."""
     ctrl_cost_weight: float = 1e-3

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from robotrl.sims.mujoco.locomotion.task import (
     checked_range,
 )
 from robotrl.sims.mujoco.render.views import Raster, View
+from robotrl.spec import TrainDefaults
 
 JOINTS = (
     *("abdomen_z", "abdomen_y", "abdomen_x"),
@@ -119,7 +119,7 @@ def segments(hide_xy: bool, inertias: bool, velocities: bool, torques: bool, wre
 class HumanoidCfg(MujocoCfg):
     """`mujoco/humanoid`: Gymnasium's Humanoid-v5, a walking humanoid."""
 
-    train_defaults: ClassVar[Mapping[str, Any]] = TRAIN_DEFAULTS
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
     forward_reward_weight: float = 1.25
     """Reward for a forward speed of 1 m/s."""
     ctrl_cost_weight: float = 0.1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from robotrl.sims.mujoco.engine.physics import Derived, Physics
 from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment, spec_of
 from robotrl.sims.mujoco.render.views import AnyView
-from robotrl.spec import Spec
+from robotrl.spec import Spec, TrainDefaults
 from robotrl.utils.installation import install_line
 
 Array = NDArray[np.float64]
@@ -28,7 +27,7 @@ LIMIT_STEPS = 1000
 """Time limit of Gymnasium's registered tasks, in control steps."""
 
 
-TRAIN_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+TRAIN_DEFAULTS = TrainDefaults(
     {
         "sim.num_envs": 32,
         "policy.horizon": 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from robotrl.sims.mujoco.engine.config import MujocoCfg
 from robotrl.sims.mujoco.engine.sim import ExpertSim
@@ -16,12 +16,16 @@ from robotrl.sims.mujoco.manipulation.push import Push
 from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
 from robotrl.sims.mujoco.manipulation.reach import Reach
 from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
+from robotrl.spec import TrainDefaults
+
+TRAIN_DEFAULTS = TrainDefaults({"sim.num_envs": 96, "algo.critic_warmup_env_steps": 15_360})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PegInsertCfg(MujocoCfg):
     """`mujoco/peg-insert`: the arm inserts a square peg into a square hole of random pose."""
 
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
     reward: Literal["sparse", "shaped"] = "sparse"
     """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
     clearance_m: float = peg_insert.CLEARANCE_M
@@ -47,6 +51,7 @@ class PegInsertCfg(MujocoCfg):
 class PickPlaceCfg(MujocoCfg):
     """`mujoco/pick-place`: the arm grasps a block with a two-finger gripper and places it on a pedestal."""
 
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
     reward: Literal["sparse", "shaped"] = "sparse"
     """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
     limit_s: float = pick_place.LIMIT_S
@@ -70,6 +75,7 @@ class PickPlaceCfg(MujocoCfg):
 class PushCfg(MujocoCfg):
     """`mujoco/push`: the arm pushes a block around an obstacle to a goal pose."""
 
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
     reward: Literal["sparse", "shaped"] = "sparse"
     """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
     limit_s: float = push.LIMIT_S
@@ -93,6 +99,7 @@ class PushCfg(MujocoCfg):
 class ReachCfg(MujocoCfg):
     """`mujoco/reach`: the arm moves its tool to a pose in free space and stops there."""
 
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
     reward: Literal["sparse", "shaped"] = "sparse"
     """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
     limit_s: float = reach.LIMIT_S

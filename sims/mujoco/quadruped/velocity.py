@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from robotrl.errors import check_number
 from robotrl.sims.mujoco.engine.config import MujocoCfg
@@ -14,6 +12,7 @@ from robotrl.sims.mujoco.quadruped.rewards import RewardScales
 from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushScheduleCfg
 from robotrl.sims.mujoco.quadruped.task import CONTROL_DT_S, RANDOMIZATION, QuadrupedVelocity
 from robotrl.sims.mujoco.quadruped.terrain import Kind, make_terrain
+from robotrl.spec import TrainDefaults
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
@@ -31,7 +30,7 @@ PUSH_YAW_PER_MPS = 1.0
 class QuadrupedCfg(MujocoCfg):
     """`mujoco/quadruped-velocity`: a four-legged robot follows velocity commands on rough ground."""
 
-    train_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults(
         {
             "sim.num_envs": 512,
             "policy.horizon": 1,

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robotrl
-from robotrl.config import options_of
+from robotrl.composition import compose
 from robotrl.errors import ConfigError
-from robotrl.registry import PRESETS, ROBOT_SIMS
+from robotrl.registry import ROBOT_SIMS
 from robotrl.sims.mujoco.engine.physics import Physics
 from robotrl.sims.mujoco.manipulation import arm, gripper, pick_place, push, reach, scene
 from robotrl.sims.mujoco.manipulation.hand import fold
@@ -423,8 +423,7 @@ def test_the_simulated_robot_moves_as_the_batched_sim_does(name: str) -> None:
     assert not robot.success()
 
 
-@pytest.mark.parametrize("preset", ["reach-bc-flow", "reach-ppo", "push-bc-flow", "push-ppo", "pick-place-bc-flow"])
-def test_presets_name_their_sim(preset: str) -> None:
-    cfg = PRESETS.load(preset)()
-    assert preset.startswith(cfg.sim.name.removeprefix("mujoco/"))
-    assert (options_of(cfg.sim).reward == "shaped") == preset.endswith("ppo")
+@pytest.mark.parametrize("sim", ["mujoco/reach", "mujoco/push", "mujoco/pick-place", "mujoco/peg-insert"])
+def test_it_trains_with_envs_that_suit_the_algorithm(sim: str) -> None:
+    found = {algo: compose(sim, algo).sim.num_envs for algo in ("ppo", "dppo", "bc", "sac", "rlpd", "dsrl", "iql")}
+    assert found == {"ppo": 96, "dppo": 96, "bc": 96, "sac": 4, "rlpd": 8, "dsrl": 16, "iql": 16}
