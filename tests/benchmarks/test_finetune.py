@@ -142,7 +142,7 @@ def test_the_mean_of_curves_lies_where_all_of_them_are_known():
 
 
 def test_a_cell_from_demonstrations_to_judgement(tmp_path: Path):
-    method = METHODS["dsrl_na_weak_base"]._replace(tune="reinflow")
+    method = METHODS["dsrl_na_weak_base"]._replace(tune="peg-insert-reinflow")
     task = TASKS["peg-insert"]._replace(demos=4, env_steps=7_680)
     result = finetune_cell.run_cell(method, task, 0, tmp_path, episodes=32)
     json.dumps(result)

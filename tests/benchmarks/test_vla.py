@@ -17,7 +17,6 @@ from robotrl import config as configs
 from robotrl.config import EvalCfg, changed_options
 from robotrl.engine import autocast
 from robotrl.policies.vla.networks.openvla import TextCfg
-from robotrl.registry import PRESETS
 
 
 def interval(value: float) -> dict[str, float]:
@@ -148,7 +147,7 @@ TINY = {"vision_width": 16, "vision_depth": 2, "vision_heads": 2, "width": 32, "
 
 def small(name: str, bf16: bool = False) -> Any:
     """A preset that is done in a moment."""
-    cfg = PRESETS.load(f"tabletop-{name}")()
+    cfg = config_of(stages.RECIPES[name])
     cfg = replace(cfg, policy=replace(cfg.policy, **TINY), evaluation=EvalCfg(0, 4, 4, 0))
     algo = replace(
         cfg.algo, bf16=bf16, **({"batch": 8, "scenes": 16} if hasattr(cfg.algo, "scenes") else {"iterations": 1})

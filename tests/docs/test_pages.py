@@ -208,9 +208,10 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def trained(page: Path) -> Iterator[list[str]]:
-    """Preset and fields of each training that a page shows."""
+    """Names and fields of each training that a page shows."""
     for command, *words in commands(page):
-        if command == "train" and words[0] in PRESETS.names() and "--help" not in words:
+        known = words and (words[0] in PRESETS.names() or sim_named(words) in registry.SIMS.rows())
+        if command == "train" and known and "--help" not in words:
             yield words
 
 
@@ -234,17 +235,22 @@ def flags_of(*words: str) -> set[str]:
 
 def subject(words: list[str]) -> tuple[str, ...]:
     """The command whose help lists the flags that these words have."""
-    if words[0] in ("train", "reward") and len(words) > 1 and not words[1].startswith("-"):
-        if words[0] == "train":
-            assert words[1] in PRESETS.names(), f"{words[1]} is no preset"
-            # the sources that are picked decide which settings there are
-            start = words.index("--reward") if "--reward" in words else len(words)
-            end = next((i for i in range(start + 1, len(words)) if words[i].startswith("--")), len(words))
-            return words[0], words[1], *words[start:end]
+    if words[0] == "reward" and len(words) > 1 and not words[1].startswith("-"):
         return words[0], words[1]
-    if words[0] == "train" and "--algo" in words:
-        return "train", "--sim", "mujoco/reach", "--algo", words[words.index("--algo") + 1]
-    return (words[0],)
+    if words[0] != "train":
+        return (words[0],)
+    preset = words[1:2] if len(words) > 1 and not words[1].startswith("-") else []
+    assert not preset or preset[0] in PRESETS.names(), f"{preset[0]} is no preset"
+    parts = [part for flag in ("--algo", "--policy", "--reward") for part in chosen(flag, words)]
+    sim = ["--sim", "mujoco/reach"] if "--algo" in parts and not preset else []
+    return "train", *preset, *sim, *parts
+
+
+def chosen(flag: str, words: list[str]) -> list[str]:
+    """A flag that chooses parts, and the names behind it: they decide which settings there are."""
+    start = words.index(flag) if flag in words else len(words)
+    end = next((i for i in range(start + 1, len(words)) if words[i].startswith("--")), len(words))
+    return words[start:end]
 
 
 def sim_flags(words: list[str]) -> set[str]:
