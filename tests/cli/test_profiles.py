@@ -41,7 +41,7 @@ PUBLISHED = ("simplevla-rl", "srpo", "vla-rl", "vla-opd", "pi-rl", "pi-rl-noise"
         "pi-rl",
         "pi-rl-noise",
         "tabletop-reinflow",
-        "tabletop-reinflow --algo flow-sde",
+        "tabletop-reinflow --algo flow-sde --algo.engine eager",
         "tabletop-flow-grpo",
     ),
 )

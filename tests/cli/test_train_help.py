@@ -31,7 +31,7 @@ def test_a_preset_says_what_it_is_and_shows_what_is_set_most(capsys: pytest.Capt
     )
     assert first < algorithm < flags
     assert "See docs/algorithms/fql.md." in flat
-    assert "--algo.updates Number of offline updates, on the dataset only. Default: 20,000." in flat
+    assert "--algo.updates Number of offline updates, on the dataset only. Default: 0." in flat
     assert "--stop-at-success Stop when two evaluations in a row reach this success rate. Default: runs the" in flat
     assert len(page.splitlines()) < 60
     assert len(re.findall(r"^  --", page, re.MULTILINE)) <= 22

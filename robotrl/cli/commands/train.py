@@ -138,6 +138,7 @@ def _help(names: ChosenNames, argv: Sequence[str]) -> str:
     """The page of `--help`, or of `--help-all`, which a config of another package's own type has for both."""
     from robotrl.cli.commands.train_help import short_help, without_none
     from robotrl.cli.profiles import with_profile
+    from robotrl.composition import with_schedule
     from robotrl.config import TrainCfg
 
     config = _base(names)
@@ -145,7 +146,7 @@ def _help(names: ChosenNames, argv: Sequence[str]) -> str:
     # the settings of reward sources stand on the whole page
     if HELP_ALL not in argv and "--reward" not in argv and isinstance(config, TrainCfg):
         about = "" if names.preset is None else inspect.getdoc(PRESETS.load(names.preset)) or ""
-        return short_help(_command(names), about, config)
+        return short_help(_command(names), about, with_schedule(config) if names.preset is None else config)
     said = io.StringIO()
     rest = [word for word in argv if word not in ("-h", "--help", HELP_ALL)]
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
