@@ -14,6 +14,7 @@ from benchmarks.vla import cell as vla_cell
 from benchmarks.vla.bench import DECODE, METHODS, SIM, Clone
 from benchmarks.vla.decode import Size
 from robotrl import config as configs
+from robotrl.cli.commands.train import config_of
 from robotrl.config import EvalCfg, changed_options
 from robotrl.engine import autocast
 from robotrl.policies.vla.networks.openvla import TextCfg
