@@ -81,8 +81,8 @@ def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
 def _rules(document: Mapping[str, Any]) -> str:
     """Evaluation rules of the cells, and the number of cells by each."""
     rules = Counter(cell["rule"] for cell in document.get("cells", {}).values() if cell.get("rule"))
-    told = "; ".join(f"{rule} ({count} cells)" for rule, count in rules.most_common())
-    return f" Evaluated by: {told}." if told else ""
+    summary = "; ".join(f"{rule} ({count} cells)" for rule, count in rules.most_common())
+    return f" Evaluated by: {summary}." if summary else ""
 
 
 def _where(document: Mapping[str, Any]) -> str:

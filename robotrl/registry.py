@@ -125,9 +125,10 @@ class Table:
         return next((dist.name for dist in added if dist is not None), None)
 
     def _broken(self, name: str, package: str, error: Exception) -> ConfigError:
-        told = " ".join(str(error).split()) or "no message"
+        message = " ".join(str(error).split()) or "no message"
         return ConfigError(
-            f"{self.kind} {name!r} of the package {package!r} cannot be imported: {type(error).__name__}: {short(told)}"
+            f"{self.kind} {name!r} of the package {package!r} cannot be imported: {type(error).__name__}:"
+            f" {short(message)}"
         )
 
 

@@ -33,7 +33,7 @@ from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.source import RewardSetup
 from robotrl.rollout.compatibility import check_actions
 from robotrl.rollout.curriculum import with_curriculum
-from robotrl.rollout.device_wrapper import placed
+from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import EvalResult, evaluate
 from robotrl.run import input_digests
 from robotrl.run.callbacks import Callback, CallbackList
@@ -380,7 +380,7 @@ def _spent_s(run_path: Path) -> tuple[float, float]:
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
     sim = build_sim(configs.options_of(cfg.sim), num_envs, seed)
     check_actions(cfg.algo, sim, cfg.sim.name)
-    return placed(sim, device_of(cfg.device))
+    return on_device(sim, device_of(cfg.device))
 
 
 def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, means: RewardMeans | None) -> VecSim:

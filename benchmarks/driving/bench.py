@@ -98,9 +98,9 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
             ]
             if values:
                 span = bootstrap(np.array(values))
-                told = f"{note}; interquartile mean over seeds with its 95 % bootstrap interval"
+                caption = f"{note}; interquartile mean over seeds with its 95 % bootstrap interval"
                 figures[f"{name}_{measure}"] = Figure(
-                    span.value, unit, runs=len(values), low=span.low, high=span.high, note=told
+                    span.value, unit, runs=len(values), low=span.low, high=span.high, note=caption
                 )
     return figures
 

@@ -90,7 +90,7 @@ def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int
     if cfg is None:
         sim: DriveSim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed)
         expert = sim.make_expert(mode="brisk", seed=seed)
-        return judged(drive(sim, lambda obs, started: expert.act(started), episodes))
+        return scenario_scores(drive(sim, lambda obs, started: expert.act(started), episodes))
     train(replace(cfg, seed=seed, evaluation=EvalCfg(every=0, episodes=NUM_ENVS, animation=0)), out / "run")
     train_s = time.perf_counter() - began
     # a clone uses none
@@ -105,7 +105,7 @@ def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int
         return policy.act({key: obs[key] for key in policy.observation_spec}, mode="mean").chunk[:, 0]
 
     return {
-        **judged(drive(sim, act, episodes)),
+        **scenario_scores(drive(sim, act, episodes)),
         "env_steps": env_steps,
         "train_s": train_s,
         "bf16": cfg.algo.bf16,
@@ -132,7 +132,7 @@ def drive(sim: DriveSim, act: Act, episodes: int) -> dict[str, list[Route]]:
     return found
 
 
-def judged(found: dict[str, list[Route]]) -> dict[str, Any]:
+def scenario_scores(found: dict[str, list[Route]]) -> dict[str, Any]:
     """Scores over all routes, and by scenario."""
     routes = [route for some in found.values() for route in some]
     total = summary(routes, "leaderboard-2.0")

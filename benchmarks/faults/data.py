@@ -262,8 +262,8 @@ def other_columns(rng: Rng, folder: Path) -> Outcome:
     root = write(folder / "d", rows, verified=False)
     known = {"action": ("actions",), "observation.state": ("state",), "observation.eye": ("eye", "image")}
     odd = {"action": ("command", "act"), "observation.state": ("qpos", "proprio"), "observation.eye": ("wrist_image",)}
-    told = bool(rng.integers(2))
-    names = {old: str(rng.choice((odd if told else known)[old])) for old in known}
+    in_names = bool(rng.integers(2))
+    names = {old: str(rng.choice((odd if in_names else known)[old])) for old in known}
     edit_json(
         root,
         "meta/info.json",
@@ -272,7 +272,7 @@ def other_columns(rng: Rng, folder: Path) -> Outcome:
     table = pq.read_table(root / FRAMES)
     pq.write_table(table.rename_columns([names.get(name, name) for name in table.column_names]), root / FRAMES)
     (root / "meta/stats.json").unlink()
-    columns = {old.removeprefix("observation."): new for old, new in names.items()} if told else None
+    columns = {old.removeprefix("observation."): new for old, new in names.items()} if in_names else None
     return corrected(root, rows, columns=columns)
 
 

@@ -398,7 +398,7 @@ def _out_of_range(rng: Rng, folder: Path) -> Outcome:
         ["demos", "mujoco/reach", "--out", out, "--episodes", str(_pick(rng, ("0", low)))],
         ["demos", "mujoco/reach", "--out", out, "--seed", str(_pick(rng, (low, huge)))],
         ["demos", "mujoco/reach", "--out", out, "--noise", odd, "--episodes", "1"],
-        ["demos", "mujoco/reach", "--out", out, "--clumsiness", odd, "--episodes", "1"],
+        ["demos", "mujoco/reach", "--out", out, "--episode-noise", odd, "--episodes", "1"],
         ["export", run, "--out", out, "--samples", str(_pick(rng, ("0", "999", low)))],
         ["quickstart", "--out", out, "--seed", str(_pick(rng, (low, huge)))],
         ["memory", run, "--rows", str(_pick(rng, ("0", low)))],

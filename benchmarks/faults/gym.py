@@ -267,12 +267,12 @@ def unstated(rng: Rng, path: Path) -> Outcome:
 
 def moment_of_success(rng: Rng, path: Path) -> Outcome:
     """Success at some steps of an episode: each rule must follow its definition, and name itself."""
-    says = [bool(x) for x in rng.random(LIMIT) < 0.3]
+    success_flags = [bool(x) for x in rng.random(LIMIT) < 0.3]
     over = str(rng.choice(("last", "ever")))
-    wanted = any(says) if over == "ever" else says[-1]
+    wanted = any(success_flags) if over == "ever" else success_flags[-1]
 
     def change(t: int, out: Any) -> Any:
-        return (*out[:4], {"is_success": says[t - 1]})
+        return (*out[:4], {"is_success": success_flags[t - 1]})
 
     found = played(success_over=over, kwargs={"change": change})
     named = ("at any step" if over == "ever" else "at the last step") in rated(found)

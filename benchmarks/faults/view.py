@@ -386,7 +386,7 @@ def _page(name: str, command: str, values: np.ndarray) -> str:
             verdict=name,
             lede=name,
             dt_s=0.1,
-            judged=True,
+            has_success=True,
             names=[name] * len(values),
             success=values > 0,
             length=np.ones(len(values), np.int64),

@@ -36,7 +36,7 @@ class Task(NamedTuple):
     demos: int
     noise: float
     """Noise of the demonstrator's actions; see the sim's page."""
-    clumsiness: float
+    episode_noise: float
     """Scale of the demonstrator's errors drawn once per episode."""
     env_steps: int
     """Budget of fine-tuning."""

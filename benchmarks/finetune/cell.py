@@ -63,7 +63,7 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
         out / "demos",
         episodes=task.demos,
         noise=task.noise,
-        clumsiness=task.clumsiness,
+        episode_noise=task.episode_noise,
         seed=seed,
         sim_options=dict(task.options),
     )

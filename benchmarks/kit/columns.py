@@ -37,8 +37,8 @@ def spread(values: Mapping[int, float], unit: str, note: str) -> Figure:
     """Figure of a column."""
     numbers = list(values.values())
     span = bootstrap(np.array(numbers))
-    told = SPREAD + (f"; {note}" if note else "")
-    return Figure(span.value, unit, runs=len(numbers), low=span.low, high=span.high, note=told)
+    caption = SPREAD + (f"; {note}" if note else "")
+    return Figure(span.value, unit, runs=len(numbers), low=span.low, high=span.high, note=caption)
 
 
 def percent(figure: Figure | None, spread: bool = True) -> str:

@@ -93,13 +93,13 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
 
     every = [panel for row in panels for panel in row]
     labels = list(dict.fromkeys(label for panel in every for label in panel.lines))
-    told = [*labels, BESIDE] if any(panel.beside for panel in every) else labels
+    legend = [*labels, BESIDE] if any(panel.beside for panel in every) else labels
     # without a fixed salt the file's ids are random
     with mpl.rc_context({"svg.hashsalt": "robotrl", "svg.fonttype": "none", "font.family": "sans-serif"}):
         width, height = PANEL_IN
         columns = len(panels[0])
-        beside = legend_columns(told, width * columns)
-        below = LEGEND_ROW_IN * math.ceil(len(told) / beside)
+        beside = legend_columns(legend, width * columns)
+        below = LEGEND_ROW_IN * math.ceil(len(legend) / beside)
         figure = Figure(figsize=(width * columns, height * len(panels) + below))
         axes: Any = figure.subplots(len(panels), columns, squeeze=False)
         for row, row_axes in zip(panels, axes, strict=True):
@@ -109,8 +109,8 @@ def svg(panels: Sequence[Sequence[Panel]]) -> bytes:
             label: line for one in axes.flat for line, label in zip(*one.get_legend_handles_labels(), strict=True)
         }
         figure.legend(
-            [handles[label] for label in told],
-            told,
+            [handles[label] for label in legend],
+            legend,
             loc="lower center",
             ncols=beside,
             frameon=False,

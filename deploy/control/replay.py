@@ -64,10 +64,10 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
         observation = _observation(record)
         # older logs have no `read_ns`
         now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
-        told = Reason(record["reason"]) & OUTSIDE
+        outside = Reason(record["reason"]) & OUTSIDE
         # a tick sent while an inference hung was not checked
-        asked = not told or record["inference_ns"]
-        observed = (chain.check(observation, record["age_ns"] * 1e-9, now_s) if asked else NONE) | told
+        asked = not outside or record["inference_ns"]
+        observed = (chain.check(observation, record["age_ns"] * 1e-9, now_s) if asked else NONE) | outside
         verdict = chain.decide(observed, action)
         sent_error = max(sent_error, float(np.abs(verdict.action - array_of(record["sent"])).max()))
     return ReplayReport(ticks, decisions, policy_error, sent_error)

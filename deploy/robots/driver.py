@@ -106,8 +106,8 @@ def drive(link: Link, robot: RobotSim) -> int:
 
 def orphaned(link: Link, command: Message | None, started_ns: int) -> bool:
     """Tell whether the controller is gone: no longer the parent process, or silent for too long."""
-    heard = started_ns if command is None else command.stamp_ns
-    return os.getppid() != link.controller_pid or now_ns() - heard > CONTROLLER_TIMEOUT_S * 1e9
+    last_command_ns = started_ns if command is None else command.stamp_ns
+    return os.getppid() != link.controller_pid or now_ns() - last_command_ns > CONTROLLER_TIMEOUT_S * 1e9
 
 
 class _Driver:

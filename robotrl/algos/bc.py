@@ -114,15 +114,15 @@ class BcLoss(LossModule):
         policy: the policy in training.
         loss: from `clone_loss_of`.
         cfg: settings.
-        meant: number of grounding targets; 0 without the auxiliary task.
+        num_grounding: number of grounding targets; 0 without the auxiliary task.
     """
 
-    def __init__(self, policy: nn.Module, loss: CloneLoss, cfg: BcCfg, meant: int) -> None:
+    def __init__(self, policy: nn.Module, loss: CloneLoss, cfg: BcCfg, num_grounding: int) -> None:
         super().__init__()
         self.policy: Any = policy
         self._loss = loss
         self._cfg = cfg
-        self.head = nn.Linear(self.policy.text_features_width, meant) if meant else None
+        self.head = nn.Linear(self.policy.text_features_width, num_grounding) if num_grounding else None
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`; the carry counts updates."""
@@ -132,17 +132,17 @@ class BcLoss(LossModule):
         with in_bf16(self._cfg.bf16, context.device):
             ctx = self.policy.encode(obs)
             loss = self._loss.loss(self.policy, ctx, batch["chunk"], batch["valid"], **part(batch, "drawn/"))
-            told = None
+            predicted = None
             if self.head is not None:
-                told = self.head(self.policy.text_features(self.policy.encode(part(batch, "scene/"))))
+                predicted = self.head(self.policy.text_features(self.policy.encode(part(batch, "scene/"))))
         if "share" in batch:
             # the loss of a microbatch is a mean over its valid actions: weight it by their fraction of the batch
             loss = loss * batch["valid"].float().mean() / batch["share"].mean()
         done = context.carry["updates"]
         lr = self._cfg.lr * warmed_cosine(done, self._cfg.updates, self._cfg.warmup, self._cfg.lr_end)
         info, rates = {"lr": lr}, (lr,)
-        if told is not None:
-            info["reading"] = (told - batch["told"][:, None]).square().mean()
+        if predicted is not None:
+            info["reading"] = (predicted - batch["told"][:, None]).square().mean()
             loss, rates = loss + self._cfg.reading * info["reading"], (lr, lr)
         return LossOut(loss, info, rates, {"updates": done + 1})
 
@@ -202,16 +202,16 @@ class BcLearner(Learner):
         """Frames of this iteration's new scenes."""
         if cfg.reading:
             check_reads(self.model, sim, "algo.reading", cfg.reading)
-            self._meant = hidden_numbers(dataset, tuple(sim.meant))
-            named = {f"obs/{key}": key for key in specs} | {f"meant/{key}": key for key in self._meant.arrays}
+            self._grounding = hidden_numbers(dataset, tuple(sim.grounding_keys))
+            named = {f"obs/{key}": key for key in specs} | {f"meant/{key}": key for key in self._grounding.arrays}
             self._scenes = Scenes(sim, cfg.scenes, named, symmetric)
         else:
             sim.close()
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         frame = sum(x[0].numel() * x.element_size() for x in self._demonstrated.arrays.values())
-        self._at_once = fitting(cfg.updates_per_iteration, self._batch * frame * cfg.memory.frames_per_row)
-        meant = len(self._meant.mean) if cfg.reading else 0
-        self._loss = BcLoss(self.model, self._clone, cfg, meant).to(setup.device)
+        self._updates_per_call = fitting(cfg.updates_per_iteration, self._batch * frame * cfg.memory.frames_per_row)
+        num_grounding = len(self._grounding.mean) if cfg.reading else 0
+        self._loss = BcLoss(self.model, self._clone, cfg, num_grounding).to(setup.device)
         self._engine = setup.engine(
             self._loss,
             (
@@ -223,7 +223,7 @@ class BcLearner(Learner):
             mode=cfg.engine,
             eps=1e-8,
             microbatch=cfg.microbatch,
-            updates_per_call=min(UPDATES_PER_CALL, self._at_once),
+            updates_per_call=min(UPDATES_PER_CALL, self._updates_per_call),
         )
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class BcLearner(Learner):
             self._fresh = self._keep(self._scenes.draw(self._generator))
         count = min(cfg.updates_per_iteration, cfg.updates - self.updates)
         what = f"clone, from update {self.updates + 1}"
-        info = run_updates(self._engine, self._draw, count, self._at_once, what)
+        info = run_updates(self._engine, self._draw, count, self._updates_per_call, what)
         self.updates += count
         if cfg.ema:
             self._engine.write_average("policy.", self.policy)
@@ -247,9 +247,9 @@ class BcLearner(Learner):
 
     def _keep(self, frames: Frames) -> Frames:
         """Replace the observations of frames by their cached features, if there is a feature cache."""
-        kept = {f"obs/{key}": x for key, x in self.kept(part(frames.arrays, "obs/")).items()}
+        cached = {f"obs/{key}": x for key, x in self.kept(part(frames.arrays, "obs/")).items()}
         rest = {name: x for name, x in frames.arrays.items() if not name.startswith("obs/")}
-        return frames._replace(arrays=kept | rest)
+        return frames._replace(arrays=cached | rest)
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Sample rows for some updates, with all random numbers of the loss."""
@@ -259,7 +259,7 @@ class BcLearner(Learner):
         if self._fresh is not None:
             fresh = self._fresh.draw(count, self._generator)
             data |= {f"scene/{key}": x for key, x in part(fresh, "obs/").items()}
-            data["told"] = self._meant.standard(part(fresh, "meant/"))
+            data["told"] = self._grounding.standard(part(fresh, "meant/"))
         shape = DrawShape(updates, self._batch, *self._chunk)
         data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
         if self.cfg.microbatch is not None:

@@ -20,7 +20,7 @@ from robotrl.errors import CapabilityError, check_at_least, check_decay, check_n
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, clone_loss_of
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Learner, Setup
-from robotrl.learners.off_policy import ActionNormalizer, PolicyBuilder, at_once, demonstrations
+from robotrl.learners.off_policy import ActionNormalizer, PolicyBuilder, demonstrations, updates_per_call
 from robotrl.learners.parts import Part
 from robotrl.replay.buffer import Mixed, Replay, Sampler, StepRecord, Uniform
 from robotrl.replay.corrections import Correction
@@ -171,7 +171,7 @@ class DaggerLearner(Learner):
         self.iteration += 1
         scalars = self._collect(share) | {"expert_share": share, "labels": float(len(self._labels))}
         most = UPDATES_PER_CALL * math.ceil(self.cfg.updates / UPDATES_PER_CALL)
-        most = at_once(most, self.cfg.batch, self.model.observation_spec)
+        most = updates_per_call(most, self.cfg.batch, self.model.observation_spec)
         info = run_updates(self._engine, self._draw, self.cfg.updates, most, f"iteration {self.iteration}")
         if self.cfg.ema:
             self._engine.write_average("policy.", self.policy)

@@ -31,12 +31,12 @@ from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
-    at_once,
     batch_rows,
     check_settings,
     critics_of,
     demonstrations,
     no_clip,
+    updates_per_call,
 )
 from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting, ReplayCollector
@@ -339,7 +339,7 @@ class IqlLearner(Learner):
         """Run this many updates; returns means of the loss's scalars."""
         cfg = self.cfg
         most = UPDATES_PER_CALL * math.ceil(max(cfg.updates_per_iteration, self._steps) / UPDATES_PER_CALL)
-        most = at_once(most, cfg.batch, self.model.observation_spec)
+        most = updates_per_call(most, cfg.batch, self.model.observation_spec)
         info = run_updates(self._engine, self._draw, updates, most, f"iteration {self.iteration}")
         self.updates += updates
         if cfg.ema:

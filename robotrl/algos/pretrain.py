@@ -48,7 +48,7 @@ JUDGED = 1024
 LOOKING, READING = "looking", "reading"
 """Heads: "looking" predicts privileged quantities from images; "reading" predicts grounding targets from images and
 text."""
-TOLD = {"hidden/": LOOKING, "meant/": READING}
+TARGETS_OF_HEADS = {"hidden/": LOOKING, "meant/": READING}
 """Head by the prefix of the rows that hold its targets."""
 
 
@@ -120,18 +120,18 @@ class PretrainLoss(LossModule):
         policy: the policy in training; with `reading` 0, only its vision encoder gets a gradient.
         cfg: settings.
         hidden: number of privileged targets.
-        meant: number of grounding targets; 0 without them.
+        num_grounding: number of grounding targets; 0 without them.
     """
 
-    def __init__(self, policy: nn.Module, cfg: PretrainCfg, hidden: int, meant: int) -> None:
+    def __init__(self, policy: nn.Module, cfg: PretrainCfg, hidden: int, num_grounding: int) -> None:
         super().__init__()
         self.policy: Any = policy
         self._cfg = cfg
         self.heads = nn.ModuleDict({LOOKING: nn.Linear(self.policy.image_features_width, hidden)})
-        if meant:
-            self.heads[READING] = nn.Linear(self.policy.text_features_width, meant)
+        if num_grounding:
+            self.heads[READING] = nn.Linear(self.policy.text_features_width, num_grounding)
 
-    def told(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def predictions(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Predictions (B, n, S) of each head for observations, at each of its n places."""
         # encode the images once for both heads
         obs = self.policy.cached(obs, "image-features")
@@ -143,12 +143,12 @@ class PretrainLoss(LossModule):
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         """See `LossModule`."""
         with in_bf16(self._cfg.bf16, context.device):
-            told = self.told(part(batch, "obs/"))
-        off = {name: (said - batch[name][:, None]).square().mean() for name, said in told.items()}
-        loss = off[LOOKING] + self._cfg.reading * off.get(READING, torch.zeros_like(off[LOOKING]))
+            predictions = self.predictions(part(batch, "obs/"))
+        errors = {name: (predicted - batch[name][:, None]).square().mean() for name, predicted in predictions.items()}
+        loss = errors[LOOKING] + self._cfg.reading * errors.get(READING, torch.zeros_like(errors[LOOKING]))
         done = context.carry["updates"]
         lr = self._cfg.lr * warmed_cosine(done, self._cfg.updates, self._cfg.warmup)
-        return LossOut(loss, {"lr": lr, **off}, (lr, lr), {"updates": done + 1})
+        return LossOut(loss, {"lr": lr, **errors}, (lr, lr), {"updates": done + 1})
 
 
 # update
@@ -172,8 +172,8 @@ class PretrainLearner(Learner):
         self.iterations = math.ceil(cfg.updates / cfg.updates_per_iteration)
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        specs, meant = visible(sim), tuple(sim.meant) if isinstance(sim, HasGroundingTargets) else ()
-        hidden = tuple(key for key in privileged(sim) if key not in meant)
+        specs, num_grounding = visible(sim), tuple(sim.grounding_keys) if isinstance(sim, HasGroundingTargets) else ()
+        hidden = tuple(key for key in privileged(sim) if key not in num_grounding)
         action_spec, control_dt_s = sim.action_spec, sim.control_dt_s
         changes = changes_of(cfg.symmetries, sim)
         model: Any = setup.init_policy
@@ -197,7 +197,7 @@ class PretrainLearner(Learner):
         seen = [key for key, spec in specs.items() if cfg.reading or is_picture(spec)]
         self._targets = {"hidden/": hidden_numbers(dataset, hidden)}
         if cfg.reading:
-            self._targets["meant/"] = hidden_numbers(dataset, meant)
+            self._targets["meant/"] = hidden_numbers(dataset, num_grounding)
         self._data = {f"obs/{key}": frames_of(dataset, key) for key in seen}
         for prefix, targets in self._targets.items():
             self._data |= {prefix + key: x for key, x in targets.arrays.items()}
@@ -213,13 +213,15 @@ class PretrainLearner(Learner):
         self._demonstrated = Frames.of(self._data, symmetric, self._learned)
         self._fresh: Frames | None = None
         """Frames of this iteration's new scenes."""
-        self._judged = torch.arange(self._learned, dataset.num_frames)
-        if len(self._judged) > JUDGED:
-            self._judged = self._judged[torch.linspace(0, len(self._judged) - 1, JUDGED).long()]
+        self._held_out_frames = torch.arange(self._learned, dataset.num_frames)
+        if len(self._held_out_frames) > JUDGED:
+            self._held_out_frames = self._held_out_frames[
+                torch.linspace(0, len(self._held_out_frames) - 1, JUDGED).long()
+            ]
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._loss = PretrainLoss(policy, cfg, *(self._width(prefix) for prefix in TOLD)).to(setup.device)
+        self._loss = PretrainLoss(policy, cfg, *(self._width(prefix) for prefix in TARGETS_OF_HEADS)).to(setup.device)
         size = cfg.batch * sum(x[0].numel() * x.element_size() for x in self._data.values())
-        self._at_once = fitting(cfg.updates_per_iteration, size)
+        self._updates_per_call = fitting(cfg.updates_per_iteration, size)
         self._engine = setup.engine(
             self._loss,
             (ParameterGroup("policy.", cfg.max_grad_norm, muon=cfg.muon), ParameterGroup("heads.", cfg.max_grad_norm)),
@@ -227,7 +229,7 @@ class PretrainLearner(Learner):
             carry={"updates": 0.0},
             mode=cfg.engine,
             eps=1e-8,
-            updates_per_call=min(UPDATES_PER_CALL, self._at_once),
+            updates_per_call=min(UPDATES_PER_CALL, self._updates_per_call),
         )
 
     def close(self) -> None:
@@ -241,12 +243,14 @@ class PretrainLearner(Learner):
         if self._scenes is not None:
             self._fresh = self._scenes.draw(self._generator)
         count = min(cfg.updates_per_iteration, cfg.updates - self.updates)
-        info = run_updates(self._engine, self._draw, count, self._at_once, f"look, from update {self.updates + 1}")
+        info = run_updates(
+            self._engine, self._draw, count, self._updates_per_call, f"pretrain, from {self.updates + 1}"
+        )
         self.updates += count
         found = means(info)
         scalars = {name: found[name] for name in ("loss", *self._loss.heads)}
         scalars |= {"lr": float(info["lr"][-1][-1]), "updates": float(self.updates)}
-        if len(self._judged):
+        if len(self._held_out_frames):
             scalars |= {f"held_out_{name}": value for name, value in self._judge().items()}
         return scalars
 
@@ -262,27 +266,32 @@ class PretrainLearner(Learner):
             halves.append(self._rows(self._fresh, updates, share))
         # each update has the same fraction of both
         data = {name: torch.cat([half[name] for half in halves], dim=1).flatten(0, 1) for name in self._data}
-        return {**{name: x for name, x in data.items() if name.startswith("obs/")}, **self._wanted(data)}
+        return {**{name: x for name, x in data.items() if name.startswith("obs/")}, **self._targets_of(data)}
 
     def _rows(self, frames: Frames, updates: int, batch: int) -> dict[str, Tensor]:
         """Sample rows (updates, batch, ...)."""
         rows = frames.draw(updates * batch, self._generator)
         return {name: x.unflatten(0, (updates, batch)) for name, x in rows.items()}
 
-    def _wanted(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _targets_of(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         """Targets (B, S) of each head."""
-        return {TOLD[prefix]: targets.standard(part(rows, prefix)) for prefix, targets in self._targets.items()}
+        return {
+            TARGETS_OF_HEADS[prefix]: targets.standard(part(rows, prefix)) for prefix, targets in self._targets.items()
+        }
 
     @torch.no_grad()
     def _judge(self) -> dict[str, float]:
         """Mean squared error of each head on held-out frames; 0 is perfect, 1 is that of predicting the mean."""
-        rows = {name: x[self._judged] for name, x in self._data.items()}
+        rows = {name: x[self._held_out_frames] for name, x in self._data.items()}
         device = self._engine.device
 
         def off(some: dict[str, Tensor]) -> dict[str, Tensor]:
-            told = self._loss.told({key: x.to(device) for key, x in part(some, "obs/").items()})
-            wanted = self._wanted(some)
-            return {name: (said.cpu() - wanted[name][:, None]).square().mean(dim=(1, 2)) for name, said in told.items()}
+            predictions = self._loss.predictions({key: x.to(device) for key, x in part(some, "obs/").items()})
+            wanted = self._targets_of(some)
+            return {
+                name: (said.cpu() - wanted[name][:, None]).square().mean(dim=(1, 2))
+                for name, said in predictions.items()
+            }
 
         return {name: float(x.mean()) for name, x in arrays_in_parts(off, rows, self.cfg.batch).items()}
 

@@ -28,12 +28,12 @@ from robotrl.learners.learner import Learner, Setup, Watch
 from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
-    at_once,
     batch_rows,
     check_settings,
     critics_of,
     demonstrations,
     detached,
+    updates_per_call,
 )
 from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
@@ -248,7 +248,7 @@ class RlpdLearner(Learner):
         """Run the updates due for some env steps: first those of the critics only, then those of all networks."""
         critics = (self.cfg.utd_ratio - 1) * env_steps
         most = UPDATES_PER_CALL * math.ceil(max(critics, env_steps) / UPDATES_PER_CALL)
-        most = at_once(most, self.cfg.batch, self.policy.observation_spec)
+        most = updates_per_call(most, self.cfg.batch, self.policy.observation_spec)
         what = f"iteration {self.iteration}"
         info = run_updates(self._engine, self._draw, critics, most, what, CRITIC)
         for name, parts in run_updates(self._engine, self._draw, env_steps, most, what, BOTH).items():

@@ -21,12 +21,12 @@ from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
     UpdateToDataRatio,
-    at_once,
     batch_rows,
     check_settings,
     critics_of,
     detached,
     no_clip,
+    updates_per_call,
 )
 from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
@@ -215,7 +215,7 @@ class SacLearner(Learner):
         """Run this many updates on the replay."""
         most = math.ceil(self._steps * self.cfg.utd_ratio) + 1
         most = UPDATES_PER_CALL * math.ceil(most / UPDATES_PER_CALL)
-        most = at_once(most, self.cfg.batch, self.policy.observation_spec)
+        most = updates_per_call(most, self.cfg.batch, self.policy.observation_spec)
         info = run_updates(self._engine, self._draw, updates, most, f"iteration {self.iteration}")
         self.updates += updates
         return means(info)

@@ -155,15 +155,15 @@ class RunComparison(NamedTuple):
             return "No run that has ended was evaluated."
         metric, show = ("return", number) if by_return else ("success", percent)
         (best, name), others = known[0], known[1:]
-        told = f"{name}: {metric} {span_text(best, show)}"
+        caption = f"{name}: {metric} {span_text(best, show)}"
         if not others:
-            return f"{told}."
+            return f"{caption}."
         apart = best.low > max(span.high for span, _ in others)
         few = any(span.runs == 1 for span, _ in known)
         if few or not apart:
             why = "some arms have one seed" if few else "intervals over seeds overlap"
-            return f"Highest {told}; {why}, so the order is open."
-        return f"Highest {told}, its interval above all others."
+            return f"Highest {caption}; {why}, so the order is open."
+        return f"Highest {caption}, its interval above all others."
 
 
 INTERVAL_WORDS = "in brackets Student's t 95 % interval over seeds, where there are two or more"
@@ -273,11 +273,11 @@ def _picture(index: int, arm: RunArm) -> ArmPicture:
         return ArmPicture(
             index, "Its runs filmed nothing: no camera, evaluation.animation 0, or no evaluation yet.", ""
         )
-    told = f"seed {run.seed}, iteration {int(run.picture.stem.removeprefix('step_')):,}"
+    caption = f"seed {run.seed}, iteration {int(run.picture.stem.removeprefix('step_')):,}"
     data = run.picture.read_bytes()
     if len(data) > PICTURE_BYTES:
         return ArmPicture(index, f"{run.picture} has {len(data) >> 20} MB, too many for a page.", "")
-    return ArmPicture(index, told, f"data:image/gif;base64,{base64.b64encode(data).decode('ascii')}")
+    return ArmPicture(index, caption, f"data:image/gif;base64,{base64.b64encode(data).decode('ascii')}")
 
 
 def shown(value: Any) -> str:

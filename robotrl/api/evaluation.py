@@ -16,7 +16,7 @@ from robotrl.errors import ConfigError
 from robotrl.fn.random.keyed_noise import decision_key
 from robotrl.registry import check_num_envs, make_sim
 from robotrl.rollout.compatibility import check_fit, check_words
-from robotrl.rollout.device_wrapper import placed
+from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import describe, load_policy
@@ -245,7 +245,7 @@ def make_sim_of(
     """
     name, had = sim_of(path, sim)
     there = device_of(device)
-    return placed(make_sim(name, num_envs=num_envs, seed=seed, **{**had, **dict(options or {})}), there)
+    return on_device(make_sim(name, num_envs=num_envs, seed=seed, **{**had, **dict(options or {})}), there)
 
 
 def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:

@@ -255,9 +255,9 @@ class Replays:
         return [self._line(replay) for replay in self.replays]
 
     def _line(self, replay: EpisodePictures) -> str:
-        judged = "" if self.score == "return" else "success, " if replay.success else "failed, "
-        said = f', "{replay.instruction}"' if replay.instruction else ""
-        return f"start {replay.name}: {judged}return {number(replay.ret)}, {replay.length} steps{said}"
+        success_text = "" if self.score == "return" else "success, " if replay.success else "failed, "
+        instruction = f', "{replay.instruction}"' if replay.instruction else ""
+        return f"start {replay.name}: {success_text}return {number(replay.ret)}, {replay.length} steps{instruction}"
 
     def write_video(self, path: Path, layout: Layout | None = None) -> int:
         """Write the episodes as a video; returns the number of frames.
@@ -279,20 +279,22 @@ class Replays:
         Args:
             whole: full evaluation report: with intervals, histograms and a table of all episodes.
         """
-        result, judged = self.result, self.score == "success"
+        result, has_success = self.result, self.score == "success"
         total, won = len(result.ids), int(result.success.sum())
         many = "episode" if total == 1 else "episodes"
         lede = f"{total:,} starts of split {self.split}, each run once."
-        if judged and result.rule is not None:
+        if has_success and result.rule is not None:
             lede += f" Success {rule_words(result)}."
         tiles: list[tuple[str, str]] = []
         if whole:
             (rate, within), (ret, span) = rate_words(result), return_words(result)
-            verdict = f"{rate} success ({within})" if judged else f"Return {ret} ({span})"
-            other = (ret, f"mean return ({span})") if judged else (rate, f"success, {rule_words(result)} ({within})")
+            verdict = f"{rate} success ({within})" if has_success else f"Return {ret} ({span})"
+            other = (
+                (ret, f"mean return ({span})") if has_success else (rate, f"success, {rule_words(result)} ({within})")
+            )
             tiles += [other, (f"{result.length.mean():,.1f}", "steps, mean length of an episode")]
             tiles.append((f"{total:,}", f"starts of split {self.split}"))
-        elif judged:
+        elif has_success:
             verdict = f"{won} of {total} {many} succeeded."
         else:
             verdict = f"Mean return {number(float(result.returns.mean()))} over {total} {many}."
@@ -302,7 +304,7 @@ class Replays:
                 verdict=verdict,
                 lede=lede,
                 dt_s=self.dt_s,
-                judged=judged,
+                has_success=has_success,
                 names=self.names,
                 success=result.success,
                 length=result.length,

@@ -16,7 +16,7 @@ import viser
 from numpy.typing import NDArray
 
 from robotrl.api.live import BareActions, BareActor, LiveSession
-from robotrl.api.viewing import Wish
+from robotrl.api.viewing import ViewRequest
 from robotrl.errors import ConfigError
 from robotrl.report.server import HOST, free_port
 from robotrl.report.text import number
@@ -196,7 +196,7 @@ class LiveView:
 
     def run(self, steps: int | None = None) -> None:
         """Step in real time until `stop`, or for a number of steps."""
-        due, told = time.monotonic(), 0.0
+        due, last_status_s = time.monotonic(), 0.0
         done = 0
         while not self._stop.is_set() and (steps is None or done < steps):
             with self._lock:
@@ -209,8 +209,8 @@ class LiveView:
             if self._playing.value or wanted:
                 self.draw()
             now = time.monotonic()
-            if now - told > STATUS_S:
-                self._status.content, told = self.status(), now
+            if now - last_status_s > STATUS_S:
+                self._status.content, last_status_s = self.status(), now
             due = max(due + self._dt_s / self._speed.value, now - LAG_S)
             self._stop.wait(max(due - now, 0.0))
 
@@ -225,11 +225,11 @@ class LiveView:
             self.server.stop()
 
 
-def go_live(wish: Wish, actions: BareActions | None, port: int | None) -> LiveView:
+def go_live(request: ViewRequest, actions: BareActions | None, port: int | None) -> LiveView:
     """Serve a live viewer of a sim; its `run` steps it.
 
     Args:
-        wish: path or sim, options, split, seed and number of envs; the rest is ignored.
+        request: path or sim, options, split, seed and number of envs; the rest is ignored.
         actions: actions of a sim without a policy; None lets the run or the expert act.
         port: see `checked_port`.
 
@@ -237,11 +237,15 @@ def go_live(wish: Wish, actions: BareActions | None, port: int | None) -> LiveVi
         CapabilityError: the sim lacks what is needed; sim and capability are named.
         ConfigError: the sim is unknown, or the port is taken.
     """
-    sim = wish.open(wish.num_envs)
+    sim = request.open(request.num_envs)
     try:
-        actor = wish.actor(sim) if actions is None else BareActor(sim.action_spec, wish.num_envs, actions, wish.seed)
-        session = LiveSession(sim, actor, wish.sim_name, wish.split)
-        title = wish.sim_name if actions is not None else f"{wish.actor_name} on {wish.sim_name}"
+        actor = (
+            request.actor(sim)
+            if actions is None
+            else BareActor(sim.action_spec, request.num_envs, actions, request.seed)
+        )
+        session = LiveSession(sim, actor, request.sim_name, request.split)
+        title = request.sim_name if actions is not None else f"{request.actor_name} on {request.sim_name}"
         return LiveView(session, title, port)
     except BaseException:
         sim.close()

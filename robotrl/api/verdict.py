@@ -48,7 +48,7 @@ def return_words(result: EvalResult) -> tuple[str, str]:
     return number(ret.value), f"95 % interval {number(ret.low)} to {number(ret.high)}"
 
 
-def told(result: EvalResult, split: str, seed: int, score: Score) -> str:
+def outcome_text(result: EvalResult, split: str, seed: int, score: Score) -> str:
     """Evaluation result in one line."""
     over = f"over {len(result.ids)} starts of split {split}, seed {seed}"
     length = f"mean length {result.length.mean():.1f} steps"

@@ -32,7 +32,7 @@ from robotrl.errors import CapabilityError, ConfigError, RobotrlError, nearest, 
 from robotrl.registry import make_sim, sim_options
 from robotrl.report.drive_trace import DriveRecorder
 from robotrl.report.replay import EpisodePictures, Pick
-from robotrl.rollout.device_wrapper import placed
+from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import RULE, Actor, EvalResult, ExpertActor, evaluate
 from robotrl.run.policy_checkpoint import find_checkpoint
 from robotrl.spec import HasExpert, HasScenarios, HasStateIds, HasTrace, Split, VecSim, shown_dt_s
@@ -48,7 +48,7 @@ PICTURES = "camera"
 
 
 @dataclass(frozen=True)
-class Wish:
+class ViewRequest:
     """Request to view episodes.
 
     Args:
@@ -113,7 +113,7 @@ class Wish:
             options = {PICTURES: True, **options}
         if self.path is None:
             sim = make_sim(self.sim_name, num_envs=num_envs, seed=self.seed, **options)
-            return placed(sim, device_of(self.device))
+            return on_device(sim, device_of(self.device))
         return make_sim_of(self.path, self.sim, num_envs=num_envs, seed=self.seed, options=options, device=self.device)
 
     def actor(self, sim: VecSim) -> Actor:
@@ -135,7 +135,7 @@ class Wish:
         return "Scripted expert" if self.path is None else str(self.path)
 
 
-def look(wish: Wish) -> Drives | Replays:
+def look(request: ViewRequest) -> Drives | Replays:
     """Run each start and record it: by the sim's trace if it has one, else by a camera.
 
     Raises:
@@ -143,58 +143,58 @@ def look(wish: Wish) -> Drives | Replays:
         ConfigError: the sim, the scenario or the camera is unknown, or there are no such starts.
         DataError: nothing readable is at the path.
     """
-    name = wish.sim_name
-    count = wish.episodes if wish.pick == "first" else max(wish.among, wish.episodes)
-    with closing(wish.open(min(wish.num_envs, len(wish.ids) or count), pictures=True)) as sim:
+    name = request.sim_name
+    count = request.episodes if request.pick == "first" else max(request.among, request.episodes)
+    with closing(request.open(min(request.num_envs, len(request.ids) or count), pictures=True)) as sim:
         traced = isinstance(sim, HasTrace)
         if not traced:
-            camera_of(sim, name, wish.camera)
-        elif wish.camera is not None:
+            camera_of(sim, name, request.camera)
+        elif request.camera is not None:
             raise ConfigError(
-                f"--camera is {wish.camera!r}: sim {name!r} is drawn from what it tells, without a camera"
+                f"--camera is {request.camera!r}: sim {name!r} is drawn from what it tells, without a camera"
             )
-        ids = starts_of(sim, name, count, wish.split, wish.ids, wish.scenario)
-        if wish.pick != "first":
-            ids = _with_outcome(wish, sim, ids)
+        ids = starts_of(sim, name, count, request.split, request.ids, request.scenario)
+        if request.pick != "first":
+            ids = _with_outcome(request, sim, ids)
         if traced:
-            return _drives(wish, sim, ids, None)
+            return _drives(request, sim, ids, None)
         if len(ids) > MOST_FILMED:
             raise out_of_range("--episodes", len(ids), f"1 to {MOST_FILMED}, which are seen side by side")
-        names, result = names_of(sim, ids), evaluate(wish.actor(sim), sim, ids=ids, seed=wish.seed)
+        names, result = names_of(sim, ids), evaluate(request.actor(sim), sim, ids=ids, seed=request.seed)
         seen = _Seen(result, names, shown_dt_s(sim))
-    filmed = _filmed(wish, seen, list(range(len(ids))))
-    return _replays(wish, seen, filmed.replays, _listed(names) + filmed.remark)
+    filmed = _filmed(request, seen, list(range(len(ids))))
+    return _replays(request, seen, filmed.replays, _listed(names) + filmed.remark)
 
 
-def report(wish: Wish, count: int, command: str) -> Drives | Replays:
+def report(request: ViewRequest, count: int, command: str) -> Drives | Replays:
     """Evaluate on the first starts of a split, and record some of the episodes, including failures.
 
     If rendering fails, the page states the reason, without replays; the evaluation is still reported.
 
     Args:
-        wish: the request; `pick` and `ids` are ignored.
+        request: the request; `pick` and `ids` are ignored.
         count: maximum number of recorded episodes.
         command: command that makes the page again.
 
     Raises:
         As `look`, except errors of rendering.
     """
-    name = wish.sim_name
-    with closing(wish.open(min(wish.num_envs, wish.episodes))) as sim:
-        ids = starts_of(sim, name, wish.episodes, wish.split)
+    name = request.sim_name
+    with closing(request.open(min(request.num_envs, request.episodes))) as sim:
+        ids = starts_of(sim, name, request.episodes, request.split)
         if isinstance(sim, HasTrace):
-            return _drives(wish, sim, ids, count)
-        names, result = names_of(sim, ids), evaluate(wish.actor(sim), sim, ids=ids, seed=wish.seed)
+            return _drives(request, sim, ids, count)
+        names, result = names_of(sim, ids), evaluate(request.actor(sim), sim, ids=ids, seed=request.seed)
         seen = _Seen(result, names, shown_dt_s(sim))
-    places = spread(result, score_of(wish.path, result), count)
+    places = spread(result, score_of(request.path, result), count)
     if not places:
-        return _replays(wish, seen, [], "None of the episodes is shown.", command)
+        return _replays(request, seen, [], "None of the episodes is shown.", command)
     try:
-        filmed = _filmed(wish, seen, places)
+        filmed = _filmed(request, seen, places)
     except RobotrlError as error:
         warnings.warn(f"the page has no replays: {error}", stacklevel=2)
-        return _replays(wish, seen, [], f"None of the episodes is shown: {error}.", command)
-    return _replays(wish, seen, filmed.replays, _chosen(seen, places, wish) + filmed.remark, command)
+        return _replays(request, seen, [], f"None of the episodes is shown: {error}.", command)
+    return _replays(request, seen, filmed.replays, _chosen(seen, places, request) + filmed.remark, command)
 
 
 class _Seen(NamedTuple):
@@ -206,13 +206,13 @@ class _Seen(NamedTuple):
     dt_s: float
 
 
-def _with_outcome(wish: Wish, sim: VecSim, ids: list[int]) -> list[int]:
+def _with_outcome(request: ViewRequest, sim: VecSim, ids: list[int]) -> list[int]:
     """Starts whose episodes had the requested outcome."""
-    result = evaluate(wish.actor(sim), sim, ids=ids, seed=wish.seed)
-    places = picked(result, wish.pick, wish.episodes)
+    result = evaluate(request.actor(sim), sim, ids=ids, seed=request.seed)
+    places = picked(result, request.pick, request.episodes)
     if not places:
-        came = "failed" if wish.pick == "failures" else "succeeded"
-        raise ConfigError(f"--pick is {wish.pick}: none of the {len(ids)} starts that were tried {came}")
+        came = "failed" if request.pick == "failures" else "succeeded"
+        raise ConfigError(f"--pick is {request.pick}: none of the {len(ids)} starts that were tried {came}")
     return [ids[place] for place in places]
 
 
@@ -224,14 +224,14 @@ class _Filmed(NamedTuple):
     """Remark for the page, a sentence with a leading space; usually empty."""
 
 
-def _filmed(wish: Wish, seen: _Seen, places: list[int]) -> _Filmed:
+def _filmed(request: ViewRequest, seen: _Seen, places: list[int]) -> _Filmed:
     """Film some of the episodes, which are run once more."""
-    name, result = wish.sim_name, seen.result
-    with closing(wish.open(len(places), pictures=True)) as sim:
-        camera = camera_of(sim, name, wish.camera)
+    name, result = request.sim_name, seen.result
+    with closing(request.open(len(places), pictures=True)) as sim:
+        camera = camera_of(sim, name, request.camera)
         ids, lengths = result.ids[places].tolist(), result.length[places].tolist()
         names = [seen.names[place] for place in places]
-        found = film(sim, wish.actor(sim), name, camera, ids, names, lengths, wish.seed, wish.rate)
+        found = film(sim, request.actor(sim), name, camera, ids, names, lengths, request.seed, request.rate)
     remarks: list[str] = []
     if others := int((~ended_alike(result, places, found.result)).sum()):
         remarks.append(
@@ -245,42 +245,44 @@ def _filmed(wish: Wish, seen: _Seen, places: list[int]) -> _Filmed:
     return _Filmed(found.replays, "".join(f" {remark[0].upper()}{remark[1:]}." for remark in remarks))
 
 
-def _drives(wish: Wish, sim: VecSim, ids: list[int], keep: int | None) -> Drives:
+def _drives(request: ViewRequest, sim: VecSim, ids: list[int], keep: int | None) -> Drives:
     """Drive from the starts; records at most `keep` drives, failures first, or all if it is None."""
     assert isinstance(sim, HasTrace)
-    actor = wish.actor(sim)
+    actor = request.actor(sim)
     recorder = None if keep == 0 else DriveRecorder(actor, sim, ids, keep)
-    result = evaluate(recorder or actor, sim, ids=ids, seed=wish.seed)
+    result = evaluate(recorder or actor, sim, ids=ids, seed=request.seed)
     return Drives(
-        driver=wish.actor_name,
-        sim=wish.sim_name,
+        driver=request.actor_name,
+        sim=request.sim_name,
         dt_s=shown_dt_s(sim),
         actions=sim.action_spec.names,
-        split=wish.split,
+        split=request.split,
         result=result,
         scenarios=tuple(sim.scenario_of(i) for i in ids) if isinstance(sim, HasScenarios) else (),
         traces=[] if recorder is None else recorder.traces(),
     )
 
 
-def _replays(wish: Wish, seen: _Seen, replays: list[EpisodePictures], chosen: str, command: str = "") -> Replays:
+def _replays(
+    request: ViewRequest, seen: _Seen, replays: list[EpisodePictures], chosen: str, command: str = ""
+) -> Replays:
     settings = {
-        "policy": wish.actor_name,
-        "checkpoint": _checkpoint(wish.path),
-        "sim": wish.sim_name,
-        "sim options, beside those of the run": " ".join(f"{name}={value}" for name, value in wish.options.items()),
-        "starts": f"the first {len(seen.result.ids):,} of split {wish.split}",
-        "seed": str(wish.seed),
+        "policy": request.actor_name,
+        "checkpoint": _checkpoint(request.path),
+        "sim": request.sim_name,
+        "sim options, beside those of the run": " ".join(f"{name}={value}" for name, value in request.options.items()),
+        "starts": f"the first {len(seen.result.ids):,} of split {request.split}",
+        "seed": str(request.seed),
         "rule of the evaluation": RULE,
-        "device": wish.device,
+        "device": request.device,
         "robotrl": robotrl.__version__,
     }
     return Replays(
-        actor=wish.actor_name,
-        sim=wish.sim_name,
+        actor=request.actor_name,
+        sim=request.sim_name,
         dt_s=seen.dt_s,
-        split=wish.split,
-        score=score_of(wish.path, seen.result),
+        split=request.split,
+        score=score_of(request.path, seen.result),
         result=seen.result,
         names=seen.names,
         replays=replays,
@@ -298,9 +300,9 @@ def _checkpoint(path: Path | None) -> str:
     return f"{found.path.name} of {found.path.parent.parent}" if kind_of(path) == "run" else str(found.path)
 
 
-def _chosen(seen: _Seen, places: list[int], wish: Wish) -> str:
+def _chosen(seen: _Seen, places: list[int], request: ViewRequest) -> str:
     total = len(seen.result.ids)
-    if score_of(wish.path, seen.result) == "return":
+    if score_of(request.path, seen.result) == "return":
         return f"{len(places)} of {total} episodes, from the lowest return to the highest."
     failed = int((~seen.result.success).sum())
     return f"{len(places)} of {total} episodes, failures first; {failed} of all failed."

@@ -104,7 +104,7 @@ def run_quickstart(out: Path, seed: int = 0, sizes: QuickstartSizes | None = Non
     with PeakMemory() as memory:
         with stages.stage("collect demonstrations from a clumsy expert"):
             demos = collect_demos(
-                SIM, out / "demos", episodes=much.demos, noise=NOISE, clumsiness=CLUMSINESS, seed=seed
+                SIM, out / "demos", episodes=much.demos, noise=NOISE, episode_noise=CLUMSINESS, seed=seed
             )
         with stages.stage("clone them with a flow policy"):
             clone, of_clone = _clone(out, seed, much)
@@ -220,7 +220,7 @@ def _result(policy: Any, seed: int, episodes: int, split: Split = "test") -> Eva
 
 
 def _demos(out: Path, episodes: int, seed: int) -> DemoReport:
-    return collect_demos(SIM, out, episodes=episodes, noise=NOISE, clumsiness=CLUMSINESS, seed=seed)
+    return collect_demos(SIM, out, episodes=episodes, noise=NOISE, episode_noise=CLUMSINESS, seed=seed)
 
 
 def _clone(out: Path, seed: int, sizes: QuickstartSizes) -> tuple[Any, EvalResult]:

@@ -67,15 +67,15 @@ def as_seen(
             dataset = side_by_side(dataset, column, parts)
         named[new] = column
     missing = [name for name in specs if name not in named and name not in dataset.features]
-    told = [name for name in missing if specs[name].words]
-    for name in (name for name in missing if name not in told):
+    words_missing = [name for name in missing if specs[name].words]
+    for name in (name for name in missing if name not in words_missing):
         named[name] = _only_one(dataset, specs, name, field)
     for name, column in named.items():
         wrong = misfit(dataset.features[column], specs[name]) if name in specs else ""
         if wrong:
             raise ConfigError(f"{column} of dataset {dataset.root} {wrong}, the policy's {_key(name)!r}")
     out = dataset.also_named(named)
-    for name in told:
+    for name in words_missing:
         key = _key(name)
         out = out.with_column(name, feature_of(name, specs[name]), said(dataset, key, specs[name]), spec=specs[name])
     return out

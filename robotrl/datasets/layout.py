@@ -108,8 +108,8 @@ def channels_last(feature: Feature) -> Feature:
     if len(feature.shape) != 3:
         raise ValueError(f"has shape {list(feature.shape)}: expected a picture's, (height, width, channels)")
     names: Any = feature.names
-    told = [str(name)[:1].lower() for name in names] if isinstance(names, list | tuple) else []
-    if told[:1] != ["c"] and (told[2:] == ["c"] or feature.shape[2] == 3):
+    first_letters = [str(name)[:1].lower() for name in names] if isinstance(names, list | tuple) else []
+    if first_letters[:1] != ["c"] and (first_letters[2:] == ["c"] or feature.shape[2] == 3):
         return Feature(feature.dtype, feature.shape, list(PICTURE_AXES), feature.info)
     channels, height, width = feature.shape
     return Feature(feature.dtype, (height, width, channels), list(PICTURE_AXES), feature.info)

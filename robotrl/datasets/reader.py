@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from robotrl.datasets import layout
-from robotrl.datasets.agreement.doubts import Doubt
 from robotrl.datasets.agreement.flags import odd_flags
+from robotrl.datasets.agreement.issues import DataIssue
 from robotrl.datasets.agreement.stated_stats import read_stats
 from robotrl.datasets.agreement.timing import check_times
 from robotrl.datasets.images import PictureColumn, picture_columns
@@ -60,7 +60,7 @@ class Dataset:
     """Observation specs with units and bounds, by the sim's keys; None if not verified."""
     action_spec: Spec | None
     """Action spec with units and bounds; None if not verified."""
-    doubts: tuple[Doubt, ...]
+    issues: tuple[DataIssue, ...]
     """Doubts about the dataset itself, reported when it is used (`robotrl.datasets.agreement.agree`)."""
     _frames: dict[str, np.ndarray]
     _pictures: dict[str, PictureColumn]
@@ -200,7 +200,7 @@ def read_dataset(root: Path | str) -> Dataset:
             {key: Spec.from_json(spec) for key, spec in manifest["observation_spec"].items()} if manifest else None
         ),
         action_spec=Spec.from_json(manifest["action_spec"]) if manifest else None,
-        doubts=times.doubts + statistics.doubts + odd_flags(features, frames, offsets),
+        issues=times.issues + statistics.issues + odd_flags(features, frames, offsets),
         _frames=frames,
         _pictures=pictures,
     )
@@ -245,8 +245,10 @@ def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, Feature]]:
     for name, entry in declared.items():
         try:
             shape = tuple(int(size) for size in entry["shape"])
-            told = entry.get("info") or entry.get("video_info")
-            features[name] = Feature(str(entry["dtype"]), shape, entry.get("names"), dict(told) if told else None)
+            video_info = entry.get("info") or entry.get("video_info")
+            features[name] = Feature(
+                str(entry["dtype"]), shape, entry.get("names"), dict(video_info) if video_info else None
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise wrong(f"feature {name!r} is {entry!r}: expected dtype, shape and names") from error
         if (

@@ -115,7 +115,7 @@ class CameraFiles:
         file = self._file
         if file is None or file.bytes + len(clip) > self._limit_bytes:
             file = self._next_file()
-        self._info = self._info or {**describe_video(clip), **_told(self._encoding)}
+        self._info = self._info or {**describe_video(clip), **_encoder_options(self._encoding)}
         begin = file.frames
         file.append(clip)
         levels = count_levels(frames)
@@ -168,7 +168,7 @@ class CameraFiles:
         return self._file
 
 
-def _told(encoding: Encoding) -> dict[str, Any]:
+def _encoder_options(encoding: Encoding) -> dict[str, Any]:
     kept = ("crf", "qp", "g")
     return {f"video.{name}": int(value) for name, value in encoding.options.items() if name in kept}
 

@@ -329,7 +329,7 @@ class DatasetWriter:
     def _check_actions(self, actions: np.ndarray) -> None:
         found = bounds.beyond(actions, self._action_spec, bounds.COMMANDED)
         if found is not None and found.by > 1:
-            text = bounds.told(ACTION, found, len(actions), self._action_spec)
+            text = bounds.range_text(ACTION, found, len(actions), self._action_spec)
             raise ConfigError(f"episode {len(self._episodes)} of dataset {self.root}: {text}")
 
     def _check_extra(self, extra: dict[str, Any]) -> dict[str, Any]:
@@ -386,8 +386,8 @@ class DatasetWriter:
         spec = {**specs, ACTION: self._action_spec}.get(name)
         if spec is None or spec.words or is_picture(spec):
             return []
-        doubt, wrong = bounds.doubt_of(name, values, spec, name == ACTION)
-        return [wrong] if wrong else [] if doubt is None else [doubt.text]
+        issue, wrong = bounds.issue_of(name, values, spec, name == ACTION)
+        return [wrong] if wrong else [] if issue is None else [issue.text]
 
 
 def _flat_stats(stats: Mapping[str, Stats]) -> dict[str, list[float]]:

@@ -23,7 +23,7 @@ def looked(pictures: Tensor, change: Look) -> Tensor:
     return out.flip(2) if change.flipped else out
 
 
-def told(words: Tensor, change: tuple[int, ...]) -> Tensor:
+def permuted_words(words: Tensor, change: tuple[int, ...]) -> Tensor:
     """Replace word indices (..., L)."""
     return words.new_tensor(change)[words.long()]
 
@@ -39,7 +39,7 @@ def changed(obs: Mapping[str, Tensor], symmetry: Symmetry) -> dict[str, Tensor]:
         if key in symmetry.pictures:
             out[key] = looked(x, symmetry.pictures[key])
         elif key in symmetry.words:
-            out[key] = told(x, symmetry.words[key])
+            out[key] = permuted_words(x, symmetry.words[key])
         else:
             out[key] = signed(x, symmetry.numbers[key])
     return out
@@ -74,7 +74,7 @@ def sayable(sentences: Tensor, changes: Sequence[Symmetry | None], key: str) -> 
         changes: C of them, from `combinations`.
         key: observation key of the words.
     """
-    new = [sentences if change is None else told(sentences, change.words[key]) for change in changes]
+    new = [sentences if change is None else permuted_words(sentences, change.words[key]) for change in changes]
     return torch.stack([(x[:, None] == sentences).all(dim=2).any(dim=1) for x in new], dim=1)
 
 

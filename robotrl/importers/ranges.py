@@ -22,7 +22,7 @@ OUTSIDE = 0.5
 """Fraction of a policy's range that may lie outside the sim's."""
 THIN = 1e-5
 """A measured range below this would amplify sensor noise to thousands of stds."""
-TOLD = 3
+LISTED = 3
 """Number of elements that a warning names; the others are counted."""
 
 
@@ -47,21 +47,21 @@ def check_ranges(
         thin = [j for j in range(len(low)) if high[j] - low[j] < FLOOR * (action_spec.high[j] - action_spec.low[j])]
         if len(thin) == len(low):
             raise DataError(
-                f"{where}: {_told(ACTION, 0, low, high, action_spec)}, and so on in all elements: expected ranges, the"
-                " policy could say one action alone"
+                f"{where}: {_range_text(ACTION, 0, low, high, action_spec)}, and so on in all elements: expected ranges"
+                ", the policy could say one action alone"
             )
-        odd += [f"{_told(ACTION, j, low, high, action_spec)}: it hardly moves" for j in thin]
+        odd += [f"{_range_text(ACTION, j, low, high, action_spec)}: it hardly moves" for j in thin]
         odd += _beyond(ACTION, low, high, action_spec)
     for unit in transforms.inputs:
         if isinstance(unit, Affine) and unit.key in observation_spec:
             spec = observation_spec[unit.key]
             low, high = _range(inverse(unit))
             thin = [j for j in range(len(low)) if high[j] - low[j] < THIN]
-            odd += [f"{_told(unit.key, j, low, high, spec)}: noise becomes large" for j in thin]
+            odd += [f"{_range_text(unit.key, j, low, high, spec)}: noise becomes large" for j in thin]
             odd += _beyond(unit.key, low, high, spec)
     if odd:
-        more = f"; and {len(odd) - TOLD} more" if len(odd) > TOLD else ""
-        warnings.warn(f"{where}: are these statistics of this robot? {'; '.join(odd[:TOLD])}{more}", stacklevel=3)
+        more = f"; and {len(odd) - LISTED} more" if len(odd) > LISTED else ""
+        warnings.warn(f"{where}: are these statistics of this robot? {'; '.join(odd[:LISTED])}{more}", stacklevel=3)
 
 
 def _range(unit: Affine) -> tuple[np.ndarray, np.ndarray]:
@@ -78,11 +78,11 @@ def _beyond(name: str, low: np.ndarray, high: np.ndarray, spec: Spec) -> list[st
         if span > 0 and inside < (1 - OUTSIDE) * span:
             farthest = high[j] if high[j] - spec.high[j] > spec.low[j] - low[j] else low[j]
             asked = question(spec.units[j], float(farthest), spec.low[j], spec.high[j])
-            out.append(f"{_told(name, j, low, high, spec)}{f': {asked}' if asked else ''}")
+            out.append(f"{_range_text(name, j, low, high, spec)}{f': {asked}' if asked else ''}")
     return out
 
 
-def _told(name: str, j: int, low: np.ndarray, high: np.ndarray, spec: Spec) -> str:
+def _range_text(name: str, j: int, low: np.ndarray, high: np.ndarray, spec: Spec) -> str:
     return (
         f"{name} {spec.names[j]!r} is {low[j]:.7g} to {high[j]:.7g} to the policy, {spec.low[j]:g} to"
         f" {spec.high[j]:g} ({spec.units[j]}) to the sim"

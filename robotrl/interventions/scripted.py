@@ -116,7 +116,7 @@ class ScriptedCorrector:
         criteria: criteria to take over; any one of them suffices.
         steps: number of steps in command; None: until the episode ends.
         noise: of the expert.
-        clumsiness: of the expert.
+        episode_noise: of the expert.
         seed: of the expert.
 
     Raises:
@@ -131,7 +131,7 @@ class ScriptedCorrector:
         *,
         steps: int | None = 20,
         noise: float = 0.0,
-        clumsiness: float = 0.0,
+        episode_noise: float = 0.0,
         seed: int = 0,
     ) -> None:
         if not isinstance(sim, HasExpert):
@@ -140,7 +140,7 @@ class ScriptedCorrector:
             raise ConfigError("criteria is empty: expected at least one, or nobody ever takes over")
         if steps is not None and steps < 1:
             raise out_of_range("steps", steps, "1 or more, or None")
-        self._expert = sim.make_expert(noise=noise, clumsiness=clumsiness, seed=seed)
+        self._expert = sim.make_expert(noise, episode_noise, None, seed)
         self._criteria = tuple(criteria)
         self._steps = steps
         self._left = torch.zeros(sim.num_envs, dtype=torch.int64, device=sim.device)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from robotrl.datasets.agreement.agree import agree, check_reach
-from robotrl.datasets.agreement.doubts import Doubt
+from robotrl.datasets.agreement.issues import DataIssue
 from robotrl.datasets.normalization import transforms_for
 from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.engine.engine import UPDATES_PER_CALL, Engine, LossModule, ParameterGroup
@@ -28,9 +28,9 @@ from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
     UpdateToDataRatio,
-    at_once,
     batch_rows,
     demonstrations,
+    updates_per_call,
 )
 from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting, ReplayCollector
@@ -69,8 +69,8 @@ def read_for(
         raise ConfigError("dataset is not given: expected the directory of one (make one: robotrl demos)")
     dataset = read_dataset(setup.dataset)
     if sim.control_dt_s is None:
-        told = f"it is recorded at {dataset.fps:g} Hz, and the sim states no control rate (its option control_dt_s)"
-        dataset = replace(dataset, doubts=(*dataset.doubts, Doubt(told, grave=False)))
+        reason = f"it is recorded at {dataset.fps:g} Hz, and the sim states no control rate (its option control_dt_s)"
+        dataset = replace(dataset, issues=(*dataset.issues, DataIssue(reason, severe=False)))
     return agree(
         dataset,
         specs,
@@ -177,7 +177,7 @@ class DatasetLearner(Learner):
     def learn(self, updates: int) -> dict[str, float]:
         """Run this many updates; returns means of the loss's scalars."""
         most = UPDATES_PER_CALL * math.ceil(self._most / UPDATES_PER_CALL)
-        most = at_once(most, self.cfg.batch, self.policy.observation_spec)
+        most = updates_per_call(most, self.cfg.batch, self.policy.observation_spec)
         info = run_updates(self._engine, self._draw, updates, most, f"iteration {self.iteration}")
         self.updates += updates
         return means(info)

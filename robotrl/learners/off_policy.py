@@ -206,7 +206,7 @@ class UpdateToDataRatio:
         self.owed = float(state)
 
 
-def at_once(updates: int, batch: int, keys: Mapping[str, Spec]) -> int:
+def updates_per_call(updates: int, batch: int, keys: Mapping[str, Spec]) -> int:
     """Number of updates whose rows are sampled at once, so that the rows take bounded memory.
 
     Args:

@@ -156,7 +156,7 @@ def make_batch(
     value: Value,
     gamma: float,
     gae_lambda: float,
-    at_once: int | None = None,
+    critic_batch: int | None = None,
     world: DistributedContext = ALONE,
     normalised: bool = True,
     keep: Keep = dict,
@@ -168,7 +168,7 @@ def make_batch(
         value: the critic.
         gamma: discount per env step.
         gae_lambda: lambda of GAE, per decision.
-        at_once: observations per batch of the critic; None is `ROWS`.
+        critic_batch: observations per batch of the critic; None is `ROWS`.
         world: the processes whose advantages are normalized together.
         normalised: whether to normalize the advantages.
         keep: function from observations to those that the critic and every epoch read; called once per array.
@@ -178,8 +178,8 @@ def make_batch(
     next_obs = keep({key: array[valid] for key, array in rollout.next_obs.items()})
     values = torch.zeros_like(rollout.reward)
     next_values = torch.zeros_like(rollout.reward)
-    values[valid] = in_parts(value, obs, at_once or ROWS).to(values.dtype)
-    next_values[valid] = in_parts(value, next_obs, at_once or ROWS).to(values.dtype)
+    values[valid] = in_parts(value, obs, critic_batch or ROWS).to(values.dtype)
+    next_values[valid] = in_parts(value, next_obs, critic_batch or ROWS).to(values.dtype)
     next_values[rollout.terminated] = 0.0
     out = gae(
         rollout.reward,

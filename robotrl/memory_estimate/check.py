@@ -107,9 +107,9 @@ def load_of(cfg: TrainCfg[Any, Any], policy: Any, rows: int) -> Load:
     elif cfg.dataset is not None:
         stored = _frames(Path(cfg.dataset))
     parts = (_minibatch(needs, among) or rows) > rows
-    at_once, held = rows * needs.frames_per_row, beside(cfg, policy)
+    frames, held = rows * needs.frames_per_row, beside(cfg, policy)
     bf16 = bool(needs.bf16)
-    return Load(at_once, evaluations, stored, needs.averages, parts, bf16, among if cfg.fsdp else 1, cfg.cache, held)
+    return Load(frames, evaluations, stored, needs.averages, parts, bf16, among if cfg.fsdp else 1, cfg.cache, held)
 
 
 def beside(cfg: TrainCfg[Any, Any], policy: Any) -> int:

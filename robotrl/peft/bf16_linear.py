@@ -18,7 +18,7 @@ L = TypeVar("L", bound=nn.Linear)
 
 
 class HalfLinear(nn.Linear):
-    """Linear layer with frozen bfloat16 weights; made by `halve`."""
+    """Linear layer with frozen bfloat16 weights; made by `to_bf16_linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Map (..., in) to (..., out), in the input's dtype."""
@@ -33,7 +33,7 @@ class HalfLinear(nn.Linear):
         return self
 
 
-def halve(policy: nn.Module, names: Iterable[str]) -> None:
+def to_bf16_linear(policy: nn.Module, names: Iterable[str]) -> None:
     """Convert the weights of some frozen linear layers to bfloat16, in place; their biases stay unchanged."""
     for name in names:
         layer = policy.get_submodule(name)

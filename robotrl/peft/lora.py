@@ -22,7 +22,7 @@ from torch import nn
 
 from robotrl.config import ALL_LAYERS, LoraCfg
 from robotrl.errors import ConfigError, DataError, unknown
-from robotrl.peft.bf16_linear import halve, whole
+from robotrl.peft.bf16_linear import to_bf16_linear, whole
 from robotrl.peft.frozen import freeze, thaw
 from robotrl.spec.json_fields import settings_from_json
 from robotrl.utils.installation import install_line
@@ -196,7 +196,7 @@ def insert(policy: nn.Module, adaptation: Adaptation) -> None:
     for name in adaptation.heads:
         policy.get_parameter(name).requires_grad_(True)
     # after `peft`, which gives adapters the dtype of their base
-    halve(policy, (f"{name}.base_layer" if name in adaptation.layers else name for name in adaptation.halved))
+    to_bf16_linear(policy, (f"{name}.base_layer" if name in adaptation.layers else name for name in adaptation.halved))
     vars(policy)["adaptation"] = adaptation
 
 

@@ -134,9 +134,9 @@ class Replay:
         shards = (*directory.ring.dropped, *directory.side.dropped)
         rows = replay.ring.damaged.tolist()
         replay.dropped = (*shards, *(f"{directory.ring.where(row)} is not as it was written" for row in rows))
-        told = damage(shards, replay.dropped[len(shards) :], replay.ring.gaps())
-        if told:
-            warnings.warn(f"replay {path}: {told}, {len(replay)} steps are left", stacklevel=2)
+        report = damage(shards, replay.dropped[len(shards) :], replay.ring.gaps())
+        if report:
+            warnings.warn(f"replay {path}: {report}, {len(replay)} steps are left", stacklevel=2)
         return replay
 
     def __len__(self) -> int:

@@ -164,7 +164,7 @@ class Watch:
         self._specs = specs
         self._ranges = {key: range_of(specs[key]) for key in self.keys}
         self._reward = Range(1, far=FAR_REWARD)
-        self._told: set[tuple[str, int]] = set()
+        self._warned: set[tuple[str, int]] = set()
 
     def look(self, obs: Mapping[str, Tensor], reward: Tensor) -> None:
         """Check the steps (T, N) of a rollout.
@@ -187,9 +187,9 @@ class Watch:
             return
         each = len(rows) // (values.shape[0] * values.shape[1])
         for row, column in torch.nonzero(mask).tolist():
-            if (what, column) in self._told:
+            if (what, column) in self._warned:
                 continue
-            self._told.add((what, column))
+            self._warned.add((what, column))
             step, env = divmod(row // each, values.shape[1])
             element = f", element {names[column]!r}," if names else ""
             usual = "far from all others" if first else f"until then {low[column]:g} to {high[column]:g}"

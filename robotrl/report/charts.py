@@ -32,14 +32,14 @@ def _ticks(top: float) -> list[float]:
 def _spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Move label positions apart, keeping their order, so that neighbors are `gap` apart inside `low` to `high`."""
     order = sorted(range(len(positions)), key=lambda i: positions[i])
-    placed = [0.0] * len(positions)
+    label_positions = [0.0] * len(positions)
     at = low - gap
     for i in order:
-        at = placed[i] = max(positions[i], at + gap)
+        at = label_positions[i] = max(positions[i], at + gap)
     at = high + gap
     for i in reversed(order):
-        at = placed[i] = min(placed[i], at - gap)
-    return placed
+        at = label_positions[i] = min(label_positions[i], at - gap)
+    return label_positions
 
 
 def _hline(css: str, x1: float, x2: float, y: float) -> str:
@@ -106,20 +106,20 @@ def learning_curve(
         line = " ".join(f"{x(p.env_steps):.1f},{y(p.value):.1f}" for p in points)
         body.append(f'<polyline class="curve" points="{line}"/>')
         for p in points:
-            told = f"{p.env_steps:,} env steps: {percent(p.value)} ({percent(p.low)} to {percent(p.high)})"
+            tooltip = f"{p.env_steps:,} env steps: {percent(p.value)} ({percent(p.low)} to {percent(p.high)})"
             body.append(
                 f'<circle class="dot" cx="{x(p.env_steps):.1f}" cy="{y(p.value):.1f}" r="3.5">'
-                f"<title>{told}</title></circle>"
+                f"<title>{tooltip}</title></circle>"
             )
     labelled = [*lines, *([tuned] if tuned else [])]
     at_tuned = right + 8.0 if tuned_env_steps is None else x(min(tuned_env_steps, end))
     if tuned:
         if tuned.low is not None and tuned.high is not None:
             body.append(_vline("whisker tuned", at_tuned, y(tuned.low), y(tuned.high)))
-        told = "" if tuned_env_steps is None else f" after {tuned_env_steps:,} env steps"
+        tooltip = "" if tuned_env_steps is None else f" after {tuned_env_steps:,} env steps"
         body.append(
             f'<circle class="final tuned" cx="{at_tuned:.1f}" cy="{y(tuned.value):.1f}" r="5">'
-            f"<title>{esc(tuned.label)}{told}: {percent(tuned.value)}</title></circle>"
+            f"<title>{esc(tuned.label)}{tooltip}: {percent(tuned.value)}</title></circle>"
         )
     heights = _spread([y(level.value) for level in labelled], 30, top + 4, bottom - 4)
     for level, at in zip(labelled, heights, strict=True):

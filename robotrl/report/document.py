@@ -52,8 +52,8 @@ def folded_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     shown = rows[:LONGEST_TABLE]
     head = "".join(f"<th>{esc(name)}</th>" for name in heads)
     body = "".join("<tr>" + "".join(f'<td class="n">{esc(cell)}</td>' for cell in row) + "</tr>" for row in shown)
-    told = f"All {len(rows):,} episodes" if len(shown) == len(rows) else f"The first {len(shown):,} episodes"
+    caption = f"All {len(rows):,} episodes" if len(shown) == len(rows) else f"The first {len(shown):,} episodes"
     return (
-        f"<section><details><summary>{told}</summary><div class='scroll'><table><thead><tr>{head}</tr></thead>"
+        f"<section><details><summary>{caption}</summary><div class='scroll'><table><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div></details></section>"
     )

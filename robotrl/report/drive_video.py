@@ -165,9 +165,9 @@ class DriveVideo:
 
         trace, frame = self._trace, self._trace.frames[step]
         draw, font = ImageDraw.Draw(image), ImageFont.load_default(15)
-        told = f"{trace.map.scenario}   {step * self._dt_s:.1f} s   {frame.speed_mps:.1f} m/s"
-        draw.rounded_rectangle((8, 8, 22 + draw.textlength(told, font), 34), 8, CARD)
-        draw.text((15, 12), told, INK, font)
+        caption = f"{trace.map.scenario}   {step * self._dt_s:.1f} s   {frame.speed_mps:.1f} m/s"
+        draw.rounded_rectangle((8, 8, 22 + draw.textlength(caption, font), 34), 8, CARD)
+        draw.text((15, 12), caption, INK, font)
         if step == len(trace.steps):
             wide = draw.textlength(trace.outcome, font)
             x, y = (SIZE[0] - wide) / 2, SIZE[1] - 44

@@ -29,7 +29,7 @@ class EvalPage:
         verdict: main result in one sentence.
         lede: number of starts and split, and remarks.
         dt_s: duration of a step, s.
-        judged: whether episodes are classified by success; otherwise only their returns are shown.
+        has_success: whether episodes are classified by success; otherwise only their returns are shown.
         tiles: further figures with labels.
         names: (n) start of each episode: the split and the number within it.
         success: (n,) bool.
@@ -46,7 +46,7 @@ class EvalPage:
     verdict: str
     lede: str
     dt_s: float
-    judged: bool
+    has_success: bool
     names: Sequence[str]
     success: NDArray[np.bool_]
     length: NDArray[np.int64]
@@ -66,16 +66,18 @@ def render_evaluation(page: EvalPage) -> str:
 
 
 def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
-    boxes = "".join(f'<div class="tile"><b>{esc(value)}</b><span>{esc(told)}</span></div>' for value, told in tiles)
+    boxes = "".join(
+        f'<div class="tile"><b>{esc(value)}</b><span>{esc(caption)}</span></div>' for value, caption in tiles
+    )
     return f'<div class="tiles">{boxes}</div>' if boxes else ""
 
 
 def _replays(page: EvalPage) -> str:
     if not page.replays:
         return f'<section><h2>Replays</h2><p class="why">{esc(page.chosen)}</p></section>' if page.chosen else ""
-    payload = {"dt": page.dt_s, "judged": page.judged, "replays": pack_replays(page.replays)}
+    payload = {"dt": page.dt_s, "judged": page.has_success, "replays": pack_replays(page.replays)}
     data = json.dumps(payload, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    cards = "".join(_card(k, replay, page.judged) for k, replay in enumerate(page.replays))
+    cards = "".join(_card(k, replay, page.has_success) for k, replay in enumerate(page.replays))
     speeds = "".join(
         f'<option value="{speed}"{" selected" if speed == "1" else ""}>{speed} &times;</option>'
         for speed in ("0.25", "0.5", "1", "2", "4")
@@ -119,10 +121,10 @@ def _stage(page: EvalPage, speeds: str) -> str:
     )
 
 
-def _card(index: int, replay: EpisodePictures, judged: bool) -> str:
+def _card(index: int, replay: EpisodePictures, has_success: bool) -> str:
     _, height, width, _ = replay.frames.shape
     mark = ""
-    if judged:
+    if has_success:
         css, text = ("ok", "✓ success") if replay.success else ("fail", "✗ failed")
         mark = f'<span class="mark {css}">{text}</span>'
     said = f'<p class="instruction">{esc(replay.instruction)}</p>' if replay.instruction else ""
@@ -138,7 +140,7 @@ def _card(index: int, replay: EpisodePictures, judged: bool) -> str:
 def _spread(page: EvalPage) -> str:
     groups = [("", "bar-all", np.ones(len(page.success), bool))]
     legend = ""
-    if page.judged:
+    if page.has_success:
         groups = [("success", "bar-ok", page.success), ("failed", "bar-fail", ~page.success)]
         legend = '<ul class="legend sorts">' + "".join(
             f'<li><span class="key"></span>{label} <b>{int(rows.sum()):,}</b></li>' for label, _, rows in groups
@@ -160,7 +162,7 @@ def _spread(page: EvalPage) -> str:
 
 def _table(page: EvalPage) -> str:
     columns = zip(page.names, page.success.tolist(), page.length.tolist(), page.returns.tolist(), strict=True)
-    if page.judged:
+    if page.has_success:
         rows = [(name, "success" if ok else "failed", f"{n:,}", f"{r:,.3f}") for name, ok, n, r in columns]
         return folded_table(("start", "result", "length, steps", "return"), rows)
     return folded_table(

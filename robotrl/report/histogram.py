@@ -140,10 +140,10 @@ def _bar(plot: _Plot, bins: Bins, k: int, below: int, group: ValueGroup, height:
     span = f"{low + 0.5:.0f} to {high - 0.5:.0f}" if whole else f"{short(low)} to {short(high)}"
     if whole and bins.width == 1:
         span = f"{low + 0.5:.0f}"
-    told = f"{span}: {height} {'episode' if height == 1 else 'episodes'}{group.label and f', {group.label}'}"
+    tooltip = f"{span}: {height} {'episode' if height == 1 else 'episodes'}{group.label and f', {group.label}'}"
     return (
         f'<rect class="{group.css}" x="{left:.1f}" y="{top:.1f}" width="{max(right - left, 1):.1f}"'
-        f' height="{plot.y(below) - top:.1f}"><title>{esc(told)}</title></rect>'
+        f' height="{plot.y(below) - top:.1f}"><title>{esc(tooltip)}</title></rect>'
     )
 
 

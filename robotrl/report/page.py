@@ -94,19 +94,21 @@ def _head(data: ReportData) -> str:
     if steps is not None:
         tiles.append((count(steps), f"env steps of fine-tuning ({steps:,})"))
     if wall is not None:
-        told = "from nothing to this page"
-        tiles.append((seconds(wall), told + (f", {memory / 1024:.2f} GiB at most" if memory is not None else "")))
+        caption = "from nothing to this page"
+        tiles.append((seconds(wall), caption + (f", {memory / 1024:.2f} GiB at most" if memory is not None else "")))
     p99, misses = _get(data.summary, "control", "lateness_us", "p99"), _get(data.summary, "control", "deadline_misses")
     if p99 is not None:
         rate = _get(data.summary, "control", "rate_hz")
-        told = f"late at most in 99 % of ticks{f' at {rate:g} Hz' if rate is not None else ''}"
+        caption = f"late at most in 99 % of ticks{f' at {rate:g} Hz' if rate is not None else ''}"
         if misses is not None:
-            told += f", {misses:,} missed deadline{'' if misses == 1 else 's'}"
-        tiles.append((micros(p99), told))
+            caption += f", {misses:,} missed deadline{'' if misses == 1 else 's'}"
+        tiles.append((micros(p99), caption))
     parity = _get(data.summary, "export", "parity_max_rel")
     if parity is not None:
         tiles.append((small(parity), "largest difference between policy and bundle, in action ranges"))
-    boxes = "".join(f'<div class="tile"><b>{esc(value)}</b><span>{esc(told)}</span></div>' for value, told in tiles)
+    boxes = "".join(
+        f'<div class="tile"><b>{esc(value)}</b><span>{esc(caption)}</span></div>' for value, caption in tiles
+    )
     return (
         f'<header><h1>{esc(data.title)}</h1><p class="verdict">{verdict(data)}</p><p class="lede">{lede}</p>'
         + (f'<div class="tiles">{boxes}</div>' if boxes else "")
@@ -122,8 +124,8 @@ def _curve(data: ReportData) -> str:
         for width, css in ((960, "wide"), (360, "narrow"))
     )
     note = data.curve_note or "Success at each periodic evaluation during fine-tuning."
-    told = f"{esc(note)} Bands and whiskers are 95 % intervals."
-    return f"<section><h2>Learning curve</h2><p>{told}</p>{wide}{narrow}</section>"
+    caption = f"{esc(note)} Bands and whiskers are 95 % intervals."
+    return f"<section><h2>Learning curve</h2><p>{caption}</p>{wide}{narrow}</section>"
 
 
 def _rollouts(animation: Animation) -> str:
@@ -144,7 +146,7 @@ def _rollouts(animation: Animation) -> str:
         for i, start in enumerate(animation.starts)
     )
     won = [sum(rollout.success for rollout in side) for side in (animation.before, animation.after)]
-    told = (
+    caption = (
         f"The same {len(animation.starts)} held-out starts, {animation.before_label} on the left ({won[0]} succeed), "
         f"{animation.after_label} on the right ({won[1]} succeed). {animation.note}{' ' if animation.note else ''}"
         "Drag a picture to turn the view."
@@ -156,7 +158,7 @@ def _rollouts(animation: Animation) -> str:
     payload = json.dumps(pack(animation), separators=(",", ":")).replace("<", "\\u003c")
     script = resources.files("robotrl.report").joinpath("viewer.js").read_text(encoding="utf-8")
     return (
-        f"<section><h2>Before and after</h2><p>{esc(told)}</p>"
+        f"<section><h2>Before and after</h2><p>{esc(caption)}</p>"
         '<div class="controls"><button id="play" type="button">Play</button>'
         '<input id="scrub" type="range" min="0" value="0" aria-label="time"><span id="clock">0.0 s</span>'
         f'<select id="speed" aria-label="speed">{speeds}</select></div>'
@@ -237,14 +239,14 @@ def _export(summary: Mapping[str, Any]) -> str:
     )
     if absolute is None and relative is None:
         return ""
-    told = f"Over {samples:,} recorded observations the" if samples is not None else "The"
+    caption = f"Over {samples:,} recorded observations the" if samples is not None else "The"
     parts = [
         f"<b>{small(value)}</b> {unit}"
         for value, unit in ((absolute, "in action units"), (relative, "of the action range"))
         if value is not None
     ]
     return (
-        f"<section><h2>Export</h2><p>{told} bundle's actions differ from the policy's by at most "
+        f"<section><h2>Export</h2><p>{caption} bundle's actions differ from the policy's by at most "
         f"{' and '.join(parts)}.</p></section>"
     )
 
@@ -253,16 +255,16 @@ def _cost(data: ReportData) -> str:
     wall, memory = _get(data.summary, "wall_s"), _get(data.summary, "peak_memory_mib")
     if not data.stages and wall is None and memory is None:
         return ""
-    told = [f"<b>{seconds(wall)}</b> in all"] if wall is not None else []
+    caption = [f"<b>{seconds(wall)}</b> in all"] if wall is not None else []
     if memory is not None:
-        told.append(f"<b>{memory:,.0f} MiB</b> of memory at most, all processes together")
-    told_share = _evaluations(data.summary)
+        caption.append(f"<b>{memory:,.0f} MiB</b> of memory at most, all processes together")
+    evaluations = _evaluations(data.summary)
     bars = "".join(f'<i style="flex:{max(taken, 0.001):.3f}" title="{esc(name)}"></i>' for name, taken in data.stages)
     names = "".join(
         f'<li><span class="key"></span>{esc(name)} <b>{seconds(taken)}</b></li>' for name, taken in data.stages
     )
     stages = f'<div class="stages">{bars}</div><ul class="legend">{names}</ul>' if data.stages else ""
-    return f"<section><h2>Time and memory</h2><p>{', '.join(told)}</p>{stages}{told_share}</section>"
+    return f"<section><h2>Time and memory</h2><p>{', '.join(caption)}</p>{stages}{evaluations}</section>"
 
 
 def _evaluations(summary: Mapping[str, Any]) -> str:

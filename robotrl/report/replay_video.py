@@ -36,13 +36,13 @@ class Mosaic:
     Args:
         replays: one or more, with frames of one size.
         dt_s: duration of a step, s.
-        judged: show whether an episode succeeded; otherwise only its return.
+        has_success: show whether an episode succeeded; otherwise only its return.
     """
 
-    def __init__(self, replays: Sequence[EpisodePictures], dt_s: float, judged: bool) -> None:
+    def __init__(self, replays: Sequence[EpisodePictures], dt_s: float, has_success: bool) -> None:
         from PIL import ImageFont
 
-        self._replays, self._dt_s, self._judged = replays, dt_s, judged
+        self._replays, self._dt_s, self._has_success = replays, dt_s, has_success
         # replays that end between two times show their end from the next time on
         self._times = max((replay.steps for replay in replays), key=lambda steps: steps[-1])
         _, self._height, self._width, _ = replays[0].frames.shape
@@ -93,10 +93,10 @@ class Mosaic:
     def _caption(self, draw: ImageDraw.ImageDraw, replay: EpisodePictures, shown: int, x: int, y: int) -> None:
         top = y + (BAR - TEXT) // 2 - 1
         draw.text((x + PAD, top), replay.name, INK, self._font)
-        told, colour = f"step {replay.steps[shown]} of {replay.length}", SOFT
+        caption, colour = f"step {replay.steps[shown]} of {replay.length}", SOFT
         if shown == len(replay.steps) - 1:
-            told, colour = f"return {number(replay.ret)}", INK
-            if self._judged:
+            caption, colour = f"return {number(replay.ret)}", INK
+            if self._has_success:
                 word, colour = ("success", GOOD) if replay.success else ("failed", BAD)
-                told = f"{word}, {told}"
-        draw.text((x + self._width - PAD - draw.textlength(told, self._font), top), told, colour, self._font)
+                caption = f"{word}, {caption}"
+        draw.text((x + self._width - PAD - draw.textlength(caption, self._font), top), caption, colour, self._font)

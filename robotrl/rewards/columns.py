@@ -176,10 +176,10 @@ def _find_hand(dataset: Dataset, every: Sequence[FrameNumber], gripper: tuple[Fr
     of_hand = [group for group in fast if _words(group[0].name) & HAND_WORDS] or fast
     if len(of_hand) == 1:
         return Sources(gripper, of_hand[0], ())
-    placed = _along_axes([c for c in observed if c.unit == "m" and _words(c.name) & HAND_WORDS])
-    if not of_hand and len(placed) == 1:
-        return Sources(gripper, (), placed[0])
-    several = " or ".join(", ".join(c.path for c in group) for group in of_hand or placed)
+    axis_columns = _along_axes([c for c in observed if c.unit == "m" and _words(c.name) & HAND_WORDS])
+    if not of_hand and len(axis_columns) == 1:
+        return Sources(gripper, (), axis_columns[0])
+    several = " or ".join(", ".join(c.path for c in group) for group in of_hand or axis_columns)
     raise ConfigError(
         f"dataset {dataset.root}: {several or 'no column'} {'may be' if several else 'is'} the hand's velocity or"
         f" position by name and unit: expected velocity (m/s) or position (m) to name columns of {_arrays(observed)}"

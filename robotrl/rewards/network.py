@@ -99,8 +99,8 @@ class SightNet(RewardNet):
         self.cfg = cfg
         self._inputs = Transforms(transforms.inputs)
         pictures = {key: spec for key, spec in observation_spec.items() if is_picture(spec)}
-        told = {key: spec for key, spec in observation_spec.items() if spec.words}
-        self._vectors = tuple(key for key in observation_spec if key not in pictures and key not in told)
+        word_specs = {key: spec for key, spec in observation_spec.items() if spec.words}
+        self._vectors = tuple(key for key in observation_spec if key not in pictures and key not in word_specs)
         self.encoders = nn.ModuleDict(
             {
                 key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool)
@@ -110,11 +110,11 @@ class SightNet(RewardNet):
         self.words = nn.ModuleDict(
             {
                 key: WordEncoder(len(spec.words), spec.shape[0], cfg.word_width, cfg.word_features)
-                for key, spec in told.items()
+                for key, spec in word_specs.items()
             }
         )
         width = flat_width({key: observation_spec[key] for key in self._vectors})
-        width += len(pictures) * cfg.image_features + len(told) * cfg.word_features
+        width += len(pictures) * cfg.image_features + len(word_specs) * cfg.word_features
         self.head = Mlp(width, cfg.hidden, 1)
 
     def prepared(self, obs: Arrays) -> Arrays:

@@ -59,7 +59,7 @@ class ProcessCfg:
     """Seed of the weights, the split of the episodes and the minibatches."""
 
 
-class Judged(NamedTuple):
+class ProcessVerdict(NamedTuple):
     """Evaluation of a network on labelled episodes."""
 
     verdict: HeldOutVerdict
@@ -75,7 +75,7 @@ class TrainedProcessReward(NamedTuple):
     reward: ProcessReward
     learned: Graded
     """Training frames."""
-    judged: Judged
+    process_verdict: ProcessVerdict
     """Evaluation on held-out episodes."""
 
 
@@ -122,7 +122,7 @@ def train_process(
         NumericsError: the loss is not finite.
     """
     _check(cfg)
-    learn, judged = split_graded(found, cfg.held_out, cfg.seed)
+    learn, process_verdict = split_graded(found, cfg.held_out, cfg.seed)
     torch.manual_seed(cfg.seed)
     net: RewardNet
     if policy is None:
@@ -131,7 +131,7 @@ def train_process(
         net = ReaderNet(policy, cfg.model.hidden)
         _same(net.observation_spec, observation_spec)
     _fit(net, learn, cfg)
-    result = judge(net.eval(), judged, cfg.bar)
+    result = judge(net.eval(), process_verdict, cfg.bar)
     kept = {"updates": cfg.updates, "seed": cfg.seed, "episodes": len(found.success), **about}
     reward = ProcessReward(net, result.verdict, kept, process_identity(net, result.verdict))
     return TrainedProcessReward(reward, learn, result)
@@ -147,21 +147,21 @@ def split_graded(found: Graded, held_out: float, seed: int) -> tuple[Graded, Gra
     """
     won = np.unique(found.start[found.success])
     lost = np.setdiff1d(found.start, won)
-    learned, judged = (
+    learned, process_verdict = (
         only(found, np.flatnonzero(np.isin(found.start, starts)))
         for starts in deal((won, lost), (1 - held_out, held_out), seed)
     )
-    few = not learned.success.any() or judged.success.sum() < LEAST_JUDGED
-    if few or (not found.success.all() and (learned.success.all() or judged.success.all())):
+    few = not learned.success.any() or process_verdict.success.sum() < LEAST_JUDGED
+    if few or (not found.success.all() and (learned.success.all() or process_verdict.success.all())):
         raise ConfigError(
             f"{int(found.success.sum())} successful episodes and {int((~found.success).sum())} failures cannot be dealt"
             f" {1 - held_out:g} to {held_out:g}: expected {LEAST_JUDGED} successes to judge on, one to learn from, and"
             " failures in both parts or in neither; record more episodes"
         )
-    return learned, judged
+    return learned, process_verdict
 
 
-def judge(net: RewardNet, found: Graded, bar: AcceptanceThresholds) -> Judged:
+def judge(net: RewardNet, found: Graded, bar: AcceptanceThresholds) -> ProcessVerdict:
     """Evaluate a network on labelled episodes.
 
     Args:
@@ -179,7 +179,7 @@ def judge(net: RewardNet, found: Graded, bar: AcceptanceThresholds) -> Judged:
         int((~found.success).sum()),
         bar,
     )
-    return Judged(verdict, family_ranks(correlations, found), len(found.success))
+    return ProcessVerdict(verdict, family_ranks(correlations, found), len(found.success))
 
 
 def rank_correlations(said: NDArray[np.float64], found: Graded) -> NDArray[np.float64]:

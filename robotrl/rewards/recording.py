@@ -17,7 +17,8 @@ from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasExpert, HasStateIds, Spec, Split, VecSim, visible
 
 EXPERTS = ((0.0, 0.0), (0.3, 1.0), (0.8, 1.0))
-"""Pairs (noise, clumsiness) of experts: one that succeeds, one that often fails near success, one that acts wildly."""
+"""Pairs (noise, episode_noise) of experts: one that succeeds, one that often fails near success, one that is
+nearly random."""
 
 
 def record_rollouts(sim: VecSim, episodes: int, split: Split, seed: int, policy: Path | str | None) -> list[Episode]:
@@ -41,8 +42,8 @@ def record_rollouts(sim: VecSim, episodes: int, split: Split, seed: int, policy:
         actors.append(PolicyActor(load_policy(policy), sim.num_envs, sim.device, "sample", seed))
     if isinstance(sim, HasExpert):
         experts = [
-            ExpertActor(sim.make_expert(noise=noise, clumsiness=clumsiness, seed=seed + number))
-            for number, (noise, clumsiness) in enumerate(EXPERTS)
+            ExpertActor(sim.make_expert(noise, episode_noise, None, seed + number))
+            for number, (noise, episode_noise) in enumerate(EXPERTS)
         ]
         # as many episodes from the policy as from all experts together
         actors = [actor for expert in experts for actor in (*actors[:1], expert)]
@@ -112,8 +113,8 @@ def record_labelled(
 
 
 def _recorded_on(dataset: Dataset, sim_name: str, options: Mapping[str, Any]) -> bool:
-    told = dataset.provenance
-    if told.get("sim") != sim_name:
+    provenance = dataset.provenance
+    if provenance.get("sim") != sim_name:
         return False
-    recorded: Any = told.get("sim_options")
+    recorded: Any = provenance.get("sim_options")
     return isinstance(recorded, Mapping) and sim_options(sim_name, recorded) == sim_options(sim_name, options)

@@ -48,7 +48,7 @@ def collect_demos(
     *,
     episodes: int,
     noise: float = 0.0,
-    clumsiness: float = 0.0,
+    episode_noise: float = 0.0,
     mode: str | None = None,
     expert: str | Callable[..., Any] | None = None,
     seed: int = 0,
@@ -68,10 +68,10 @@ def collect_demos(
         out: the dataset's directory; absent or empty.
         episodes: how many to record, 1 or more.
         noise: noise on each of the expert's actions; see the sim's page for its scale.
-        clumsiness: scale of expert errors drawn once per episode, 0 to 1.
+        episode_noise: scale of expert errors drawn once per episode, 0 to 1.
         mode: one of the expert's modes; None draws one for each episode.
         expert: one's own expert, a function or class or its "MODULE:NAME", see `robotrl.rollout.own_expert`; None takes
-            the sim's. `noise`, `clumsiness` and `mode` are settings of the sim's.
+            the sim's. `noise`, `episode_noise` and `mode` are settings of the sim's.
         seed: seed of the starts, the sim and the expert.
         num_envs: number of parallel envs.
         keep: "success" records successes only, "all" failures too.
@@ -92,12 +92,12 @@ def collect_demos(
         raise out_of_range("keep", keep, "'success' or 'all'")
     sim: VecSim = make_sim(sim_name, num_envs=min(num_envs, episodes), seed=seed, **dict(sim_options or {}))
     try:
-        actor = _actor(sim_name, sim, expert, noise, clumsiness, mode, seed)
+        actor = _actor(sim_name, sim, expert, noise, episode_noise, mode, seed)
         if not isinstance(sim, HasStateIds):
             raise CapabilityError(
                 f"sim {sim_name!r} lacks HasStateIds: cannot record demonstrations{why_lacking(sim, 'HasStateIds')}"
             )
-        settings = {"noise": noise, "clumsiness": clumsiness, "mode": mode}
+        settings = {"noise": noise, "episode_noise": episode_noise, "mode": mode}
         provenance = {
             "sim": sim_name,
             "sim_options": dict(sim_options or {}),
@@ -129,7 +129,7 @@ def collect_demos(
                         episode.rewards,
                         success=episode.success,
                         truncated=not episode.terminated,
-                        task=task or told(sim, episode) or name,
+                        task=task or instruction_of(sim, episode) or name,
                         extra={"state_id": episode.state_id} | ({"mode": modes[episode.mode]} if modes else {}),
                     )
                     bar.advance()
@@ -151,7 +151,7 @@ def _actor(
     sim: VecSim,
     expert: str | Callable[..., Any] | None,
     noise: float,
-    clumsiness: float,
+    episode_noise: float,
     mode: str | None,
     seed: int,
 ) -> ExpertActor | OwnExpert:
@@ -162,8 +162,8 @@ def _actor(
                 f"sim {sim_name!r} lacks HasExpert: cannot record demonstrations; expected an expert of yours,"
                 " --expert MODULE:FUNCTION"
             )
-        return ExpertActor(sim.make_expert(noise=noise, clumsiness=clumsiness, mode=mode, seed=seed))
-    for field, value, none in (("noise", noise, 0.0), ("clumsiness", clumsiness, 0.0), ("mode", mode, None)):
+        return ExpertActor(sim.make_expert(noise, episode_noise, mode, seed))
+    for field, value, none in (("noise", noise, 0.0), ("episode_noise", episode_noise, 0.0), ("mode", mode, None)):
         if value != none:
             raise ConfigError(
                 f"{field} is {value!r} and expert is {expert!r}: expected {none}, it is a setting of the sim's own"
@@ -194,7 +194,7 @@ def _run(actor: Actor, sim: VecSim, ids: list[int], episodes: int, keep: str) ->
 
 
 def _hint(actor: Actor) -> str:
-    return "lower noise or clumsiness, or " if isinstance(actor, ExpertActor) else "expected a better expert, or "
+    return "lower noise or episode_noise, or " if isinstance(actor, ExpertActor) else "expected a better expert, or "
 
 
 def plain_name(sim_name: str) -> str:
@@ -202,7 +202,7 @@ def plain_name(sim_name: str) -> str:
     return sim_name.split("/")[-1].replace("-", " ")
 
 
-def told(sim: VecSim, episode: Episode) -> str:
+def instruction_of(sim: VecSim, episode: Episode) -> str:
     """Instruction of an episode as text; "" if the sim has none.
 
     It is read from the recorded observation: after an episode's end the env already has the next instruction.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 
-def placed(sim: VecSim, device: torch.device) -> Any:
+def on_device(sim: VecSim, device: torch.device) -> Any:
     """Wrap a sim in `PlacedSim` for a device; returns the sim itself if it is already there."""
     if sim.device == device:
         return sim
@@ -26,7 +26,7 @@ def placed(sim: VecSim, device: torch.device) -> Any:
 
 
 class PlacedSim(WrappedSim):
-    """A sim that steps on one device, with actions and observations on another; made by `placed`.
+    """A sim that steps on one device, with actions and observations on another; made by `on_device`.
 
     Args:
         sim: the sim.

@@ -19,7 +19,7 @@ from robotrl.fn.stats import wilson
 from robotrl.interventions.mapping import Device, DeviceState, VelocityMap, Verdict, grippers
 from robotrl.interventions.teleoperation import Clock, Sleep, Teleoperation
 from robotrl.registry import make_sim
-from robotrl.rollout.demos import DemoReport, plain_name, told, whole_rate
+from robotrl.rollout.demos import DemoReport, instruction_of, plain_name, whole_rate
 from robotrl.rollout.evaluate import Turn, at_rest
 from robotrl.rollout.single import SingleRun, run_single
 from robotrl.spec import Arrays, HasStateIds, Spec, VecSim
@@ -196,7 +196,7 @@ def drive_demos(
                         episode.rewards,
                         success=episode.success,
                         truncated=not episode.terminated,
-                        task=task or told(sim, episode) or plain_name(sim_name),
+                        task=task or instruction_of(sim, episode) or plain_name(sim_name),
                         extra={"state_id": episode.state_id},
                     )
                     lengths.append(episode.length)

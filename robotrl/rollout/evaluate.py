@@ -236,7 +236,7 @@ def run_episodes(
     tape: list[tuple[dict[str, NDArray[np.float32]], NDArray[np.float32], NDArray[np.float32]]] = []
     begin = np.zeros(n, np.int64)
     step_index = 0
-    with track(len(wanted), description, "episode", at_once=n) as progress:
+    with track(len(wanted), description, "episode", step=n) as progress:
         while len(found) < len(wanted):
             if on_step is not None:
                 on_step(step_index)
@@ -333,11 +333,11 @@ def _check_actions(actions: Tensor, sim: VecSim, start: NDArray[np.int64], steps
 def _check_starts(sim: VecSim, step: Step, ended: Sequence[int], start: NDArray[np.int64]) -> None:
     """Check that the sim took the queued starts in the expected order, because noise is keyed by start."""
     for env in ended:
-        told = int(step.info["state_id"][env])
-        if start[env] not in (-1, told):
+        actual = int(step.info["state_id"][env])
+        if start[env] not in (-1, actual):
             raise CapabilityError(
-                f"sim {type(sim).__name__}: env {env} ran start {told}, expected {start[env]}: envs that begin at once"
-                " take queued starts in their order"
+                f"sim {type(sim).__name__}: env {env} ran start {actual}, expected {start[env]}: envs that begin"
+                " at once take queued starts in their order"
             )
 
 

@@ -83,7 +83,7 @@ class OwnExpert:
         except RobotrlError:
             raise
         except Exception as error:
-            raise ConfigError(f"{self._asked}: {_told(error, seen)}") from error
+            raise ConfigError(f"{self._asked}: {_error_text(error, seen)}") from error
         actions = checked_actions(given, self._spec, self._n, self._asked)
         return torch.from_numpy(actions).to(self._device)
 
@@ -107,7 +107,7 @@ class OwnExpert:
         except RobotrlError:
             raise
         except Exception as error:
-            raise ConfigError(f"{self._asked}: {_told(error, {})}") from error
+            raise ConfigError(f"{self._asked}: {_error_text(error, {})}") from error
         if not isinstance(instance, ExpertWithMemory):
             raise ConfigError(f"{self._asked}: the class has no method 'act': expected act(self, obs, started)")
         return instance.act
@@ -186,7 +186,7 @@ def _source_of(found: Any) -> Path | None:
     return Path(file) if file and Path(file).is_file() else None
 
 
-def _told(error: Exception, obs: Mapping[str, Any]) -> str:
+def _error_text(error: Exception, obs: Mapping[str, Any]) -> str:
     """Error of the user's code; a key that the observations lack is answered with those that they have."""
     text = " ".join(str(error).split()) or "no message"
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str) and obs:

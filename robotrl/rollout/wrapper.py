@@ -188,17 +188,17 @@ class _Privileged(WrappedSim):
 
 class _Meaning(WrappedSim):
     @property
-    def meant(self) -> tuple[str, ...]:
+    def grounding_keys(self) -> tuple[str, ...]:
         """Keys of the grounding targets."""
-        return self.sim.meant
+        return self.sim.grounding_keys
 
 
 class _Expert(WrappedSim):
     def make_expert(
-        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> Expert:
         """The sim's scripted expert."""
-        return self.expert_of(self.sim.make_expert(noise=noise, clumsiness=clumsiness, mode=mode, seed=seed))
+        return self.expert_of(self.sim.make_expert(noise, episode_noise, mode, seed))
 
 
 class _Distance(WrappedSim):

@@ -141,7 +141,7 @@ def read_scalars(path: Path) -> list[dict[str, float]]:
     damaged: list[Damaged] = []
     records = [record for _, record in _records(path, damaged)]
     if damaged:
-        warn(f"{path}: {_told(damaged)}; the others are shown")
+        warn(f"{path}: {_damage_text(damaged)}; the others are shown")
     return records
 
 
@@ -168,7 +168,7 @@ def cut_scalars(path: Path, step: int) -> float:
             appender.write(found.line.rstrip(b"\n") + b"\n")
         appender.sync()
         appender.close()
-        warn(f"{path}: {_told(damaged)}; kept in {aside.name}, the lines after it stay")
+        warn(f"{path}: {_damage_text(damaged)}; kept in {aside.name}, the lines after it stay")
     replace_file(path, bytes(kept))
     return wall_s
 
@@ -214,7 +214,7 @@ class Damaged(NamedTuple):
     why: str
 
 
-def _told(damaged: Sequence[Damaged]) -> str:
+def _damage_text(damaged: Sequence[Damaged]) -> str:
     first = damaged[0]
     more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
     return f"line {first.number}{more} cannot be read ({first.why})"

@@ -302,7 +302,7 @@ class HasPrivileged(Protocol):
 class HasGroundingTargets(Protocol):
     """Some privileged arrays are grounding targets: they state which objects in the scene the instruction refers to."""
 
-    meant: tuple[str, ...]
+    grounding_keys: tuple[str, ...]
     """Keys of the grounding targets, a subset of the privileged keys; for example the position of the named object."""
 
 
@@ -335,7 +335,7 @@ class HasExpert(Protocol):
     """The sim provides a scripted expert."""
 
     def make_expert(
-        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> Expert:
         """Make an expert for this sim; with `mode` None each episode draws a strategy."""
         ...

@@ -40,17 +40,17 @@ class Pace:
     Args:
         total: number of units; None if unknown.
         done: number of units already finished.
-        at_once: number of units in parallel, of which the first finish late and together.
+        step: number of units in parallel, of which the first finish late and together.
         clock: clock function in seconds.
     """
 
-    def __init__(self, total: float | None, done: float = 0.0, at_once: int = 1, clock: Clock = time.monotonic) -> None:
+    def __init__(self, total: float | None, done: float = 0.0, step: int = 1, clock: Clock = time.monotonic) -> None:
         self.total, self.done = total, done
         self._clock, self._began = clock, clock()
         self._waited_s = 0.0
         self._first: tuple[float, float] | None = None
         """Units finished after the first count, and the time of that count without waiting."""
-        self._begun_with, self._at_once = done, at_once
+        self._begun_with, self._step = done, step
         self._last_s = 0.0
 
     @property
@@ -74,9 +74,9 @@ class Pace:
         if self.total is None or self._first is None or self.done >= self.total:
             return None
         first_done, first_s = self._first
-        if self._at_once > 1:
+        if self._step > 1:
             since_begun = self.done - self._begun_with
-            if since_begun < self._at_once:
+            if since_begun < self._step:
                 return None
             unit_s = self._last_s / since_begun
         elif self.done > first_done:
@@ -123,7 +123,7 @@ def track(
     unit: str = "it",
     *,
     done: float = 0.0,
-    at_once: int = 1,
+    step: int = 1,
     may_end_early: bool = False,
 ) -> Generator[ProgressBar]:
     """Show progress while the block runs.
@@ -133,10 +133,10 @@ def track(
         description: operation, e.g. "collecting demonstrations".
         unit: unit, e.g. "episodes".
         done: number of units finished before, e.g. in a resumed run.
-        at_once: number of units in parallel, e.g. the episodes of all envs.
+        step: number of units in parallel, e.g. the episodes of all envs.
         may_end_early: whether the block may end early; the remaining time is then shown as an upper limit.
     """
-    pace = Pace(total, done, at_once)
+    pace = Pace(total, done, step)
     _Shown.paces.append(pace)
     try:
         if sys.stderr.isatty():

@@ -58,8 +58,8 @@ def user_module(name: str, asked: str) -> ModuleType:
             ) from error
         raise ConfigError(f"{asked}: {name} needs the module {error.name!r}, which is not installed") from error
     except (Exception, SystemExit) as error:  # third-party code
-        told = " ".join(str(error).split()) or "no message"
-        raise ConfigError(f"{asked}: importing {name} raised {type(error).__name__}: {told}") from error
+        message = " ".join(str(error).split()) or "no message"
+        raise ConfigError(f"{asked}: importing {name} raised {type(error).__name__}: {message}") from error
 
 
 def user_callable(name: str, field: str, expected: str = "MODULE:CALLABLE") -> Any:

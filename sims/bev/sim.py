@@ -57,10 +57,10 @@ class DriveSim(CoreSim[KeepingCore]):
         """Reward terms (N,) of the last step, by name; see `rewards`."""
 
     def make_expert(
-        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> TensorExpert:
         """Make the rule-based driver on this sim; see `RouteDriver` for the arguments."""
-        return TensorExpert(RouteDriver(self.core, noise, clumsiness, mode, seed))
+        return TensorExpert(RouteDriver(self.core, noise, episode_noise, mode, seed))
 
     @property
     def scenarios(self) -> tuple[str, ...]:

@@ -254,8 +254,8 @@ def _make_singles(
     # the registered threshold holds for the unmodified environment only: same length, settings, wrappers and reward
     if asked.limit_steps is None and not asked.kwargs and not recipe.wrappers and asked.reward == "env":
         parts = parts._replace(solved_return=None if end_at_success else solved_return(env_id))
-    told = any(leaf.key == INSTRUCTION and leaf.spec.words for leaf in found)
-    return sim_class(not seen.differs, seen.draws, told)(parts, asked.num_envs, asked.seed)
+    has_instruction = any(leaf.key == INSTRUCTION and leaf.spec.words for leaf in found)
+    return sim_class(not seen.differs, seen.draws, has_instruction)(parts, asked.num_envs, asked.seed)
 
 
 def _make_vector(asked: _Asked) -> OwnVectorEnv:

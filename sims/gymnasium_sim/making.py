@@ -73,8 +73,8 @@ def _hint(name: str, module: str, before: set[str]) -> str:
     near = f"did you mean 'gym/{module}{':' if module else ''}{close}'? " if close else ""
     if module:
         added = sorted(set(gym.registry) - before)
-        told = f"importing {module} registered {', '.join(added) or 'no environment (or had done so before)'}"
-        return f"{near}{told}: expected one that it registers, by gymnasium.register(id=...)"
+        message = f"importing {module} registered {', '.join(added) or 'no environment (or had done so before)'}"
+        return f"{near}{message}: expected one that it registers, by gymnasium.register(id=...)"
     return (
         f"{near}`gymnasium.pprint_registry()` lists the ids, and 'gym/MODULE:ID' imports a module that registers more"
     )
@@ -143,10 +143,10 @@ def making(env_id: str, kwargs: Mapping[str, Any]) -> Generator[None]:
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise ConfigError(f"sim 'gym/{env_id}' needs a package that is not installed: {line(error)}") from error
     except Exception as error:
-        told = f"{type(error).__name__}: {line(error)}"
+        message = f"{type(error).__name__}: {line(error)}"
         if isinstance(error, TypeError) and kwargs:
-            raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {told}") from error
-        raise EnvironmentFault(f"gym/{env_id}: making it raised {told}") from error
+            raise ConfigError(f"sim 'gym/{env_id}': option kwargs is {dict(kwargs)}: {message}") from error
+        raise EnvironmentFault(f"gym/{env_id}: making it raised {message}") from error
 
 
 def make_single(recipe: EnvRecipe, render_mode: str | None = None) -> gym.Env[Any, Any]:

@@ -75,7 +75,7 @@ class OwnVectorEnv(GymnasiumSim):
         )
         said, given = self._said_of(infos)
         lost = np.zeros(self.num_envs, bool)
-        success = self._judge.judged(said, given, reward, terminated, truncated, lost)
+        success = self._judge.succeeded(said, given, reward, terminated, truncated, lost)
         reward = self._rewarded(reward, success)
         if self._mode is AutoresetMode.NEXT_STEP:
             return self._one_step_late(obs, reward, terminated, truncated, success)

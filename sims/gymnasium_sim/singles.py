@@ -85,7 +85,7 @@ class SingleEnvs(GymnasiumSim):
         none = np.zeros(self.num_envs, bool)
         lost = np.asarray(infos.get("lost", none), bool)
         said, given = (np.asarray(infos.get(key, none), bool) for key in ("success", "_success"))
-        success = self._judge.judged(said, given, reward, terminated, truncated, lost)
+        success = self._judge.succeeded(said, given, reward, terminated, truncated, lost)
         reward = self._rewarded(reward, success)
         if self._end_at_success:
             # both flags at once would mean failure
@@ -205,8 +205,12 @@ class _Told(SingleEnvs):
 
 
 @functools.cache
-def sim_class(numbered: bool, draws: bool, told: bool) -> type[SingleEnvs]:
+def sim_class(numbered: bool, draws: bool, has_instruction: bool) -> type[SingleEnvs]:
     """Subclass of `SingleEnvs` with numbered starts, images and instructions as requested."""
-    wanted: tuple[tuple[type[SingleEnvs], bool], ...] = ((_Told, told), (_Pictures, draws), (NumberedEnvs, numbered))
+    wanted: tuple[tuple[type[SingleEnvs], bool], ...] = (
+        (_Told, has_instruction),
+        (_Pictures, draws),
+        (NumberedEnvs, numbered),
+    )
     parts = tuple(part for part, has in wanted if has)
     return type(SingleEnvs.__name__, (*parts, SingleEnvs), {})

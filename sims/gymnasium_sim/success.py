@@ -140,7 +140,7 @@ class Judge:
                 text = f"{keys} {when}" if self._stated else "reaching the time limit"
         return SuccessRule(text, stated=signal.kind != "auto" or self._stated)
 
-    def judged(
+    def succeeded(
         self, said: Flags, given: Flags, reward: NDArray[Any], terminated: Flags, truncated: Flags, lost: Flags
     ) -> Flags:
         """Success flags (N,) at this step; the flag at an episode's last step is the result of the episode.

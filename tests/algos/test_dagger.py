@@ -40,7 +40,7 @@ class Taught(Walk):
     """The walk with an expert."""
 
     def make_expert(
-        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> HalfWay:
         return HalfWay(self)
 

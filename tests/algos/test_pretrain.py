@@ -60,25 +60,27 @@ def test_what_is_held_out_is_judged_and_never_learned_from(demos: Path) -> None:
     made = learner(demos)
     dataset = read_dataset(demos)
     begin = int(dataset.offsets[19])
-    assert made._judged.tolist() == list(range(begin, dataset.num_frames))
-    told = made._loss.told(
+    assert made._held_out_frames.tolist() == list(range(begin, dataset.num_frames))
+    predictions = made._loss.predictions(
         {"image_flat_near": torch.from_numpy(dataset.frames("observation.image_flat_near"))[begin:]}
     )["looking"][:, 0]
     things = torch.from_numpy(dataset.frames("observation.things")).float()
     wanted = (things - things.mean(0)) / things.std(0, correction=0).clamp(min=1e-4)
-    assert made._judge()["looking"] == pytest.approx(float((told.detach() - wanted[begin:]).square().mean()), rel=1e-4)
+    assert made._judge()["looking"] == pytest.approx(
+        float((predictions.detach() - wanted[begin:]).square().mean()), rel=1e-4
+    )
     # frames that are not learned from may hold anything
     made._data["hidden/things"][begin:] = float("nan")
     made._data["obs/image_flat_near"][begin:] = 0
     assert made.iterate()["loss"] < 2
 
 
-def test_no_more_frames_are_judged_than_are_quickly_judged(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_frames_are_evaluated_than_is_quick(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretrain, "JUDGED", 5)
     made = learner(demos)
     frames = read_dataset(demos)
-    assert len(made._judged) == 5
-    assert (made._judged[0], made._judged[-1]) == (int(frames.offsets[19]), frames.num_frames - 1)
+    assert len(made._held_out_frames) == 5
+    assert (made._held_out_frames[0], made._judged[-1]) == (int(frames.offsets[19]), frames.num_frames - 1)
 
 
 def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:
@@ -98,7 +100,7 @@ def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:
     rows = {key.removeprefix("obs/"): x[:32] for key, x in made._data.items() if key.startswith("obs/")}
     other = {**rows, "instruction": rows["instruction"].roll(16, 0)}
     with torch.no_grad():
-        one, two = made._loss.told(rows), made._loss.told(other)
+        one, two = made._loss.predictions(rows), made._loss.predictions(other)
     assert torch.equal(one["looking"], two["looking"]) and not torch.allclose(one["reading"], two["reading"])
     again = learner(demos, cfg)
     again.load(kit.snapshot(made.state()))
@@ -136,7 +138,7 @@ def test_scenes_are_the_same_after_a_resume(demos: Path) -> None:
 
 
 def test_words_mean_nothing_where_the_sim_does_not_say(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.meant")
+    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.grounding_keys")
     with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.reading is 1\.0"):
         learner(demos, replace(CFG, reading=1.0))
 

@@ -26,7 +26,7 @@ from websockets.sync.client import connect  # noqa: E402
 
 from robotrl.api.live import BareActor, LiveSession  # noqa: E402
 from robotrl.api.live_view import LiveView, _primitive, checked_port  # noqa: E402
-from robotrl.api.viewing import Wish  # noqa: E402
+from robotrl.api.viewing import ViewRequest  # noqa: E402
 from robotrl.report.server import HOST, free_port  # noqa: E402
 from robotrl.rollout.evaluate import evaluate  # noqa: E402
 from robotrl.spec.geometry import HasGeometry, SceneShape  # noqa: E402
@@ -120,7 +120,7 @@ def test_pause_step_reset_env_and_speed(hopper):
 def test_a_session_counts_episodes_as_an_evaluation_does():
     """The expert of reach, by start: the same successes, lengths and returns."""
     sim = make_sim("mujoco/reach", num_envs=2, seed=0)
-    session = LiveSession(sim, Wish(sim="mujoco/reach").actor(sim), "mujoco/reach")
+    session = LiveSession(sim, ViewRequest(sim="mujoco/reach").actor(sim), "mujoco/reach")
     ended = {}
     for _ in range(120):
         before, count = session.start_ids.copy(), list(session.ended)
@@ -130,7 +130,7 @@ def test_a_session_counts_episodes_as_an_evaluation_does():
                 ended.setdefault(int(before[env]), session.ended[env])
     ids = list(sim.state_ids("val")[:4])
     assert set(ids) <= set(ended)
-    result = evaluate(Wish(sim="mujoco/reach").actor(sim), sim, ids=ids)
+    result = evaluate(ViewRequest(sim="mujoco/reach").actor(sim), sim, ids=ids)
     for i, won, length, ret in zip(ids, result.success, result.length, result.returns, strict=True):
         assert ended[i].success == won and ended[i].steps == length and ended[i].ret == pytest.approx(ret)
     session.reset()

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from robotrl.api.episode_summary import Drives
-from robotrl.api.viewing import Wish, look
+from robotrl.api.viewing import ViewRequest, look
 from robotrl.cli.main import main
 from robotrl.report import drive_video
 from tests.api.test_view import DT_S, drove  # noqa: F401
@@ -19,7 +19,7 @@ EXPERT = ("video", "--expert", "--sim", "mujoco/reach")
 def reached(tmp_path_factory) -> dict[str, list[np.ndarray]]:
     """Two episodes of the expert in each layout."""
     folder, found = tmp_path_factory.mktemp("videos"), {}
-    seen = look(Wish(sim="mujoco/reach", episodes=2, split="test"))
+    seen = look(ViewRequest(sim="mujoco/reach", episodes=2, split="test"))
     for layout in (None, "sequence"):
         seen.write_video(folder / "x.gif", layout)
         with Image.open(folder / "x.gif") as gif:

@@ -62,7 +62,7 @@ def test_what_is_unknown_is_refused(tmp_path: Path):
 def test_scores_are_over_all_routes_and_by_scenario_by_hand():
     whole = Route(completion=1.0)
     crashed = Route(completion=0.5, vehicles=1, at_fault=1)
-    found = driving_cell.judged({"curve": [whole, whole], "merge": [whole, crashed], "signal": []})
+    found = driving_cell.scenario_scores({"curve": [whole, whole], "merge": [whole, crashed], "signal": []})
     assert found["completion"] == pytest.approx(0.875)
     # a collision with a vehicle takes 0.6
     assert found["driving"] == pytest.approx((3 * 100 + 0.5 * 100 * 0.6) / 4)

@@ -500,7 +500,7 @@ def test_each_way_has_its_share_of_the_demonstrations(adapter: Adapter) -> None:
 def test_handicaps_cost_success(adapter: Adapter) -> None:
     starts = max(12, min(adapter.starts, 128) // 2)
     unhindered = solved(adapter, starts)[0].mean()
-    for handicap in ("noise", "clumsiness"):
+    for handicap in ("noise", "episode_noise"):
         rates = [unhindered, *(solved(adapter, starts, **{handicap: value})[0].mean() for value in (0.5, 1.0))]
         assert rates[0] > rates[2], handicap
         assert rates == sorted(rates, reverse=True), handicap
@@ -512,7 +512,7 @@ def test_experts_repeat_with_their_seed(adapter: Adapter) -> None:
     for seed in (3, 3, 4):
         sim = adapter.make(8, **adapter.long)
         sim.reset(seed=1)
-        expert = sim.make_expert(noise=0.2, clumsiness=0.5, seed=seed)
+        expert = sim.make_expert(noise=0.2, episode_noise=0.5, seed=seed)
         started = torch.ones(8, dtype=torch.bool)
         actions = []
         for _ in range(10):
@@ -529,8 +529,8 @@ def test_expert_arguments_are_checked(adapter: Adapter) -> None:
     sim = adapter.make(1)
     with pytest.raises(ConfigError, match=r"noise is -0\.1: expected"):
         sim.make_expert(noise=-0.1)
-    with pytest.raises(ConfigError, match="clumsiness is 2: expected"):
-        sim.make_expert(clumsiness=2)
+    with pytest.raises(ConfigError, match="episode_noise is 2: expected"):
+        sim.make_expert(episode_noise=2)
     mode = sim.make_expert().modes[0]
     with pytest.raises(ConfigError, match=f"did you mean '{mode}'"):
         sim.make_expert(mode=mode + "x")

@@ -307,11 +307,11 @@ def test_another_rate_is_refused_with_both(factor: float) -> None:
         (lambda t, k: np.where(np.arange(len(t)) > 19, t / 2, t), True, r"uneven in \d+ frames"),
     ],
 )
-def test_gaps_pauses_clocks_and_shakes_have_their_own_words(change: Any, grave: bool, message: str) -> None:
+def test_gaps_pauses_clocks_and_shakes_have_their_own_words(change: Any, severe: bool, message: str) -> None:
     found = times(change)
-    assert found.wrong == "" and found.doubts[0].grave is grave
-    assert re.search(message, found.doubts[0].text), found.doubts[0].text
-    assert len(found.doubts) == 1
+    assert found.wrong == "" and found.issues[0].severe is severe
+    assert re.search(message, found.issues[0].text), found.issues[0].text
+    assert len(found.issues) == 1
 
 
 def test_steps_back_and_times_that_stand_still() -> None:

@@ -39,7 +39,7 @@ from robotrl.replay.layout import META
 from robotrl.rewards.network import RewardNetCfg, SightNet, normalisation
 from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import process_identity, save_process
-from robotrl.rollout.device_wrapper import placed
+from robotrl.rollout.device_wrapper import on_device
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasCamera, HasDistance, HasExpert, HasRestart, HasState, HasStateIds, HasTrace
@@ -146,7 +146,7 @@ ROWS = {
 
 def learner_on(row: Row, device: torch.device, dataset: Path | None) -> Any:
     policy = None if row.policy is None else row.policy().to(device)
-    made = Setup(lambda: placed(row.sim(), device), row.policy_cfg, policy, dataset, 0, device=device)
+    made = Setup(lambda: on_device(row.sim(), device), row.policy_cfg, policy, dataset, 0, device=device)
     learner = row.cfg.build(made)
     row.prepare(learner)
     return learner
@@ -279,11 +279,11 @@ def test_an_actor_in_another_process_stays_on_the_cpu(tmp_path: Path) -> None:
 
 def test_a_placed_sim_has_the_capabilities_of_its_own_and_says_the_same() -> None:
     bare = robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0)
-    made = placed(robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0), ELSEWHERE)
-    assert placed(bare, CPU) is bare and made.device == ELSEWHERE and not made.buffers_are_reused
+    made = on_device(robotrl.make_sim("mujoco/peg-insert", num_envs=3, seed=0), ELSEWHERE)
+    assert on_device(bare, CPU) is bare and made.device == ELSEWHERE and not made.buffers_are_reused
     for capability in (HasDistance, HasExpert, HasRestart, HasState, HasCamera, HasStateIds):
         assert isinstance(made, capability) and isinstance(bare, capability), capability
-    assert not isinstance(made, HasTrace) and not isinstance(placed(Walk(2), ELSEWHERE), HasExpert)
+    assert not isinstance(made, HasTrace) and not isinstance(on_device(Walk(2), ELSEWHERE), HasExpert)
     experts = [sim.make_expert(noise=0.1, seed=3) for sim in (bare, made)]
     compare(bare.reset(7), made.reset(7))
     started = torch.ones(3, dtype=torch.bool)
@@ -324,7 +324,7 @@ def test_a_process_reward(tmp_path: Path) -> None:
 
 
 def test_a_traced_sim_can_still_be_traced() -> None:
-    made = placed(robotrl.make_sim("bev/drive", num_envs=2, seed=0, agents=4), ELSEWHERE)
+    made = on_device(robotrl.make_sim("bev/drive", num_envs=2, seed=0, agents=4), ELSEWHERE)
     made.reset(0)
     assert isinstance(made, HasTrace) and made.trace_frame(1) is not None and not made.action_is_plan
 

@@ -87,8 +87,8 @@ def test_places_of_one_frame_are_compared_along_the_axes_that_both_have() -> Non
     ]
     assert [(p.column, p.other_column) for p in pairs if p.key == "meant"] == [(1, 2)]  # peg and hole
     state = torch.tensor([[1.0, 2.0, 3.0, 9.0, 4.0]])
-    meant = torch.tensor([[20.0, 10.0, 30.0, 40.0]])
-    assert PlacesEncoder(pairs)({"state": state, "meant": meant}).tolist() == [[-9.0, -18.0, -29.0, -36.0, -20.0]]
+    grounding = torch.tensor([[20.0, 10.0, 30.0, 40.0]])
+    assert PlacesEncoder(pairs)({"state": state, "meant": grounding}).tolist() == [[-9.0, -18.0, -29.0, -36.0, -20.0]]
 
 
 def test_a_failure_is_worth_how_near_its_end_came_in_the_sims_own_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,13 +57,13 @@ def test_actions_are_cloned_from_demonstrations_and_words_told_of_scenes(demos: 
     recorded = torch.from_numpy(read_dataset(demos).frames("observation.image_flat_near"))
     assert all((recorded == one).flatten(1).all(1).any() for one in rows["obs/image_flat_near"][::7])
     assert (rows["scene/image_flat_near"] == 1).all() and len(rows["scene/state"]) == len(rows["obs/state"]) == 48
-    assert torch.equal(rows["told"], made._meant.standard({"meant": torch.ones(48, 4)}))
+    assert torch.equal(rows["told"], made._grounding.standard({"meant": torch.ones(48, 4)}))
     # the loss on actions is that of a plain clone, and the second task is weighed
     batch = {name: x[:16] for name, x in rows.items()}
     with torch.no_grad():
         twice, alone = (
-            BcLoss(made.model, made._clone, cfg, meant)(batch, Context({"updates": torch.zeros(())}, {}, ""))
-            for cfg, meant in ((replace(READS, reading=2.0), 4), (PLAIN, 0))
+            BcLoss(made.model, made._clone, cfg, grounding_keys)(batch, Context({"updates": torch.zeros(())}, {}, ""))
+            for cfg, grounding_keys in ((replace(READS, reading=2.0), 4), (PLAIN, 0))
         )
     assert twice.loss == pytest.approx(float(alone.loss + 2 * twice.info["reading"]), rel=1e-5)
     made.iterate()
@@ -127,6 +127,6 @@ def test_what_cannot_be_told_is_refused(demos: Path, tmp_path: Path, monkeypatch
     ):
         with pytest.raises(CapabilityError, match=message):
             replace(PLAIN, reading=1.0).build(kit.setup(None, policy, walks))
-    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.meant")
+    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.grounding_keys")
     with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.reading is 1\.0"):
         learner(demos)

@@ -33,9 +33,9 @@ from robotrl.learners.off_policy import (
     ActionNormalizer,
     PolicyBuilder,
     UpdateToDataRatio,
-    at_once,
     batch_rows,
     check_settings,
+    updates_per_call,
 )
 from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, open_replay
 from robotrl.policies.q import QEnsemble, average, draw_members, smallest, smallest_of
@@ -276,8 +276,8 @@ def test_updates_are_owed_for_env_steps():
 def test_rows_are_drawn_in_portions_that_fit():
     picture = Spec((100, 100, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8")
     specs = {"image": picture, **kit.SPECS}
-    assert at_once(1000, 256, specs) == (64 << 20) // (256 * 2 * 30_008)
-    assert at_once(3, 256, specs) == 3
+    assert updates_per_call(1000, 256, specs) == (64 << 20) // (256 * 2 * 30_008)
+    assert updates_per_call(3, 256, specs) == 3
 
 
 def test_a_replay_on_disk_goes_on_where_it_was(tmp_path: Path):

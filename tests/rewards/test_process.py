@@ -85,7 +85,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("demos") / "bad"
-    collect_demos(SIM, path, episodes=16, noise=0.9, clumsiness=1.0, keep="all", seed=4, sim_options=OPTIONS)
+    collect_demos(SIM, path, episodes=16, noise=0.9, episode_noise=1.0, keep="all", seed=4, sim_options=OPTIONS)
     return path
 
 
@@ -292,10 +292,10 @@ def test_settings_and_datasets_that_say_nothing_are_refused(tmp_path: Path, demo
 
 def test_episodes_of_one_start_are_never_parted(demos: Path, failures: Path) -> None:
     both = join_graded([of_both(demos), of_both(demos), of_both(failures)], same_starts=True)
-    learned, judged = split_graded(both, 0.3, 1)
-    assert len(learned.success) + len(judged.success) == 64
-    assert not set(learned.start) & set(judged.start)
-    for part in (learned, judged):
+    learned, process_verdict = split_graded(both, 0.3, 1)
+    assert len(learned.success) + len(process_verdict.success) == 64
+    assert not set(learned.start) & set(process_verdict.start)
+    for part in (learned, process_verdict):
         assert len(part.progress) == len(part.episode) == len(part.obs["state"])
         assert part.success.any() and not part.success.all()
         assert set(part.episode) == set(range(len(part.success)))
@@ -346,12 +346,12 @@ def test_it_learns_how_far_an_episode_is(trained: ProcessReward, demos: Path, fa
     verdict = trained.verdict
     assert verdict.rank.value > 0.6 and verdict.failures > 0 and verdict.error < 0.3
     assert verdict.shortcomings() == ()
-    _, judged = split_graded(of_both(demos, failures), SMALL.held_out, SMALL.seed)
-    assert judge(trained.net, judged, LENIENT).verdict == verdict
+    _, process_verdict = split_graded(of_both(demos, failures), SMALL.held_out, SMALL.seed)
+    assert judge(trained.net, process_verdict, LENIENT).verdict == verdict
     # a network that was not trained falls short of what this one reaches
     torch.manual_seed(5)
-    fresh = SightNet(specs(), normalisation(specs(), judged.obs), SMALL.model)
-    assert judge(fresh, judged, AcceptanceThresholds()).verdict.shortcomings()
+    fresh = SightNet(specs(), normalisation(specs(), process_verdict.obs), SMALL.model)
+    assert judge(fresh, process_verdict, AcceptanceThresholds()).verdict.shortcomings()
 
 
 def test_training_again_gives_the_same(demos: Path) -> None:

@@ -225,7 +225,7 @@ def test_joined_sets_keep_their_episodes_apart():
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("demos") / "peg"
-    collect_demos(PEG, path, episodes=12, noise=0.25, clumsiness=1.0, seed=5)
+    collect_demos(PEG, path, episodes=12, noise=0.25, episode_noise=1.0, seed=5)
     return path
 
 

@@ -38,9 +38,9 @@ def test_the_first_successes_of_the_list_are_kept(tmp_path):
 
 def test_same_arguments_give_the_same_bytes(tmp_path):
     for name in ("a", "b"):
-        collect_demos(SIM, tmp_path / name, episodes=6, noise=0.1, clumsiness=0.5, seed=2, num_envs=4)
+        collect_demos(SIM, tmp_path / name, episodes=6, noise=0.1, episode_noise=0.5, seed=2, num_envs=4)
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
-    collect_demos(SIM, tmp_path / "c", episodes=6, noise=0.1, clumsiness=0.5, seed=3, num_envs=4)
+    collect_demos(SIM, tmp_path / "c", episodes=6, noise=0.1, episode_noise=0.5, seed=3, num_envs=4)
     assert tree(tmp_path / "a") != tree(tmp_path / "c")
 
 
@@ -51,7 +51,7 @@ def test_what_is_written(tmp_path):
     assert (dataset.num_episodes, dataset.num_frames) == (report.episodes, report.frames)
     assert dataset.fps == 20
     assert dataset.tasks == ("put the peg into the hole",)
-    assert dataset.provenance["expert"] == {"noise": 0.05, "clumsiness": 0.0, "mode": None}
+    assert dataset.provenance["expert"] == {"noise": 0.05, "episode_noise": 0.0, "mode": None}
     assert (dataset.provenance["sim"], dataset.provenance["seed"]) == (SIM, 0)
     assert {"left", "right"} == set(dataset.episodes["mode"]) == set(report.modes)
     assert sum(report.modes.values()) == 10
@@ -74,13 +74,15 @@ def test_each_episode_has_the_task_that_it_was_told(tmp_path):
     starts = dataset.episodes["state_id"].tolist()
     sim.queue_states(starts)
     sim.reset()
-    told = sim.instructions()
+    instructions = sim.instructions()
     assert {sim.scenario_of(start) for start in starts} == {"point", "lift"}
-    assert len(set(told)) > 2
-    assert [tasks.tolist() for tasks in map(np.asarray, dataset.episodes["tasks"])] == [[text] for text in told]
-    assert dataset.tasks == tuple(dict.fromkeys(told))
+    assert len(set(instructions)) > 2
+    assert [tasks.tolist() for tasks in map(np.asarray, dataset.episodes["tasks"])] == [[text] for text in instructions]
+    assert dataset.tasks == tuple(dict.fromkeys(instructions))
     said = [dataset.tasks[index] for index in dataset.frames("task_index")]
-    assert said == [text for text, length in zip(told, dataset.episodes["length"], strict=True) for _ in range(length)]
+    assert said == [
+        text for text, length in zip(instructions, dataset.episodes["length"], strict=True) for _ in range(length)
+    ]
     numbers = dataset.frames("observation.instruction")
     assert [" ".join(sim.vocabulary[n] for n in row if n) for row in numbers] == said
 

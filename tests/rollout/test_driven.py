@@ -266,9 +266,9 @@ def test_a_gamepad_drives_through_the_command(tmp_path, capsys):
     assert main([*asked, "--out", str(tmp_path / "d"), "--sim.camera", "False"]) == 0
     done.set()
     thread.join()
-    told = capsys.readouterr()
-    assert "X: keep the episode" in told.err
-    assert "1 episodes" in told.out
+    instruction_of = capsys.readouterr()
+    assert "X: keep the episode" in instruction_of.err
+    assert "1 episodes" in instruction_of.out
     dataset = read_dataset(tmp_path / "d")
     assert dataset.frames("action")[0] == 2.0, "all the way"
     assert dataset.provenance["expert"] == {"name": "gamepad", "scale": 1.0}

@@ -108,11 +108,11 @@ def test_a_class_is_told_where_episodes_start():
     expert = OwnExpert(Counting, sim, 0)
     obs = sim.reset(seed=0)
     counted = torch.zeros(2, dtype=torch.int64)
-    told = [
+    instruction_of = [
         expert.act(obs, Turn(torch.tensor(started), counted)).ravel().tolist()
         for started in ([True, True], [False, False], [False, True])
     ]
-    assert [[round(x, 4) for x in row] for row in told] == [[0.0, 0.0], [0.1, 0.1], [0.2, 0.0]]
+    assert [[round(x, 4) for x in row] for row in instruction_of] == [[0.0, 0.0], [0.1, 0.1], [0.2, 0.0]]
     assert obs["walk"].max() < 7
 
 

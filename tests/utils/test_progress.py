@@ -151,7 +151,7 @@ def test_what_was_waited_for_is_passed_but_in_no_estimate(capsys):
 
 def test_what_is_worked_on_side_by_side_has_no_pace_before_all_of_it_is_done():
     now = 0.0
-    pace = Pace(256, at_once=64, clock=lambda: now)
+    pace = Pace(256, step=64, clock=lambda: now)
     now = 60.0
     pace.count(1)
     assert pace.left_s() is None

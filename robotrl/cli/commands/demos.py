@@ -57,7 +57,7 @@ class Args:
     """Port of the page on which a person sees the sim, on this machine only; 0 takes a free one."""
     noise: float = 0.0
     """Noise on each of the expert's actions, 0 to 1; the sim's page gives its scale."""
-    clumsiness: float = 0.0
+    episode_noise: float = 0.0
     """Scale of the expert's errors drawn once per episode, 0 to 1; lowers the quality of whole episodes."""
     mode: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """One of the expert's modes (strategies); default: each episode draws one."""
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
             args.out,
             episodes=args.episodes,
             noise=args.noise,
-            clumsiness=args.clumsiness,
+            episode_noise=args.episode_noise,
             mode=args.mode,
             expert=args.expert,
             seed=args.seed,
@@ -105,7 +105,7 @@ def _recorded(report: DemoReport) -> str:
 
 def _driven(args: Args, by: Literal["keyboard", "gamepad"], options: Mapping[str, Any]) -> int:
     """Record what a person drives."""
-    for option, value, none in (("--noise", args.noise, 0.0), ("--clumsiness", args.clumsiness, 0.0)):
+    for option, value, none in (("--noise", args.noise, 0.0), ("--episode-noise", args.episode_noise, 0.0)):
         if value != none:
             raise ConfigError(
                 f"{option} is {value!r} and --expert is {by!r}: expected {none}, a person has no such setting"

@@ -104,10 +104,10 @@ def _is_page(report: Path | None) -> bool:
 
 def _page(args: Args, argv: Sequence[str], options: dict[str, Any]) -> int:
     """Evaluate and write the HTML page."""
-    from robotrl.api.viewing import Wish, report
+    from robotrl.api.viewing import ViewRequest, report
     from robotrl.utils.files import replace_file
 
-    wish = Wish(
+    request = ViewRequest(
         args.path,
         sim=args.sim,
         options=options,
@@ -117,7 +117,7 @@ def _page(args: Args, argv: Sequence[str], options: dict[str, Any]) -> int:
         seed=args.seed,
         num_envs=args.num_envs,
     )
-    seen = report(wish, args.replays, shlex.join(["robotrl", "eval", *argv]))
+    seen = report(request, args.replays, shlex.join(["robotrl", "eval", *argv]))
     _tell(args, seen.result)
     if args.report is not None:
         replace_file(args.report, seen.page(whole=True).encode())
@@ -126,9 +126,9 @@ def _page(args: Args, argv: Sequence[str], options: dict[str, Any]) -> int:
 
 
 def _tell(args: Args, result: EvalResult) -> None:
-    from robotrl.api.verdict import score_of, told
+    from robotrl.api.verdict import outcome_text, score_of
 
-    print(told(result, args.split, args.seed, score_of(args.path, result)))
+    print(outcome_text(result, args.split, args.seed, score_of(args.path, result)))
 
 
 def _compare(args: Args, kind: str, options: dict[str, Any]) -> int:

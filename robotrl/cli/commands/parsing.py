@@ -115,7 +115,13 @@ def _unknown_options(tokens: list[str], sections: list[list[str]]) -> str:
     return _unknown(options, listed)
 
 
+RENAMED_OPTIONS = {"--clumsiness": "--episode-noise"}
+"""Former options of commands without a config, and their present names."""
+
+
 def _unknown(options: Sequence[str], known: Sequence[str]) -> str:
+    if new := RENAMED_OPTIONS.get(options[0]):
+        return f"unknown option {', '.join(options)}: it is now {new}"
     field = options[0].lstrip("-").replace("-", "_")
     if new := renamed_field(field):
         unit = ", in env steps (an iteration: sim.num-envs times algo.num-steps)" if counted_iterations(field) else ""

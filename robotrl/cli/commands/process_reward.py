@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from robotrl.datasets.reader import Dataset
     from robotrl.rewards.columns import FrameNumber
     from robotrl.rewards.grading import Graded, Origin, ProgressLabels
-    from robotrl.rewards.process_training import Judged
+    from robotrl.rewards.process_training import ProcessVerdict
     from robotrl.spec import Spec
 
 LABELS_SCHEMA = 1
@@ -138,10 +138,10 @@ def _process(argv: Sequence[str]) -> int:
         bar = AcceptanceThresholds(args.min_rank, args.min_separation, args.max_error)
         cfg = ProcessCfg(updates=args.updates, held_out=args.held_out, bar=bar, seed=args.seed)
         about: dict[str, str | int | float] = {"datasets": "\n".join(map(str, args.dataset))}
-        reward, learned, judged = train_process(graded, specs, cfg, about, policy)
+        reward, learned, process_verdict = train_process(graded, specs, cfg, about, policy)
         save_process(args.out, reward)
     print(f"{args.out}: {len(learned.progress):,} frames of {len(learned.success)} episodes learned from")
-    return _say(judged, "held-out episodes")
+    return _say(process_verdict, "held-out episodes")
 
 
 def _judge(argv: Sequence[str]) -> int:
@@ -256,11 +256,11 @@ def _labels_to_json(found: Found) -> dict[str, object]:
     }
 
 
-def _say(judged: Judged, what: str) -> int:
-    verdict = judged.verdict
+def _say(process_verdict: ProcessVerdict, what: str) -> int:
+    verdict = process_verdict.verdict
     rank, bar = verdict.rank, verdict.bar
     print(
-        f"judged on {judged.episodes} {what}: rank correlation of progress with time {rank.value:.2f} (95 %"
+        f"judged on {process_verdict.episodes} {what}: rank correlation of progress with time {rank.value:.2f} (95 %"
         f" interval {rank.low:.2f} to {rank.high:.2f}) in {rank.episodes} successes"
     )
     if verdict.separation is None:
@@ -268,7 +268,7 @@ def _say(judged: Judged, what: str) -> int:
     else:
         print(f"separation of {verdict.failures} failures {verdict.separation:.2f} (1 parts all of them, 0.5 none)")
     print(f"calibration error {verdict.error:.3f}")
-    for name, found in judged.families.items():
+    for name, found in process_verdict.families.items():
         print(f"  {name}: rank correlation {found.value:.2f} in {found.episodes}")
     short = verdict.shortcomings()
     if short:

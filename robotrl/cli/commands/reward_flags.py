@@ -72,10 +72,10 @@ class RewardFlags(NamedTuple):
         """
         if not self.active:
             return []
-        told = (
+        message = (
             f"Reward sources, added up by their weights; none: the sim's own reward. Of {', '.join(REWARDS.names())}."
         )
-        pick = Annotated[tuple[str, ...], tyro.conf.arg(name="reward", metavar="NAME [NAME ...]", help=told)]
+        pick = Annotated[tuple[str, ...], tyro.conf.arg(name="reward", metavar="NAME [NAME ...]", help=message)]
         defaults = {one.name: one for one in self.preset}
         sources = [_source(name, defaults.get(name)) for name in self.names]
         section = dataclasses.make_dataclass("Rewards", sources, frozen=True, kw_only=True)

@@ -38,12 +38,12 @@ def train_seeds(count: int, first: int, argv: Sequence[str], folder: Path, score
     check_count("--seeds", count, 1, MOST)
     folder.mkdir(parents=True, exist_ok=True)
     waiting = list(range(first, first + count))
-    at_once = max(1, usable_cores() // CORES_PER_RUN)
+    parallel_runs = max(1, usable_cores() // CORES_PER_RUN)
     running: dict[int, subprocess.Popen[bytes]] = {}
     codes: dict[int, int] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < at_once:
+            while waiting and len(running) < parallel_runs:
                 seed = waiting.pop(0)
                 print(f"seed {seed}: {folder / f'seed-{seed}'}", file=sys.stderr, flush=True)
                 running[seed] = subprocess.Popen(_command(argv, seed, folder / f"seed-{seed}"))

@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     writable("--out", args.out, inputs=[args.path] if args.path else [])
     if args.sim is not None:
         SIMS.check(args.sim)
-    wish = viewing.Wish(
+    request = viewing.ViewRequest(
         args.path,
         sim=args.sim,
         options=options,
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         camera=args.camera,
         rate=FOR_VIDEO,
     )
-    seen = viewing.look(wish)
+    seen = viewing.look(request)
     for line in seen.lines():
         print(line)
     frames = seen.write_video(args.out, args.layout)

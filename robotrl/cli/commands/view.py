@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     server = PageServer(args.port or 0) if serves else None
     try:
         seen = viewing.look(
-            viewing.Wish(
+            viewing.ViewRequest(
                 args.path,
                 sim=args.sim,
                 options=options,
@@ -154,10 +154,10 @@ def _live(args: Args, options: dict[str, Any]) -> int:
     if path is not None and args.expert:
         raise ConfigError("PATH and --expert are both given: expected one of them")
     from robotrl.api.live_view import go_live
-    from robotrl.api.viewing import Wish
+    from robotrl.api.viewing import ViewRequest
 
-    wish = Wish(path, sim=sim, options=options, split=args.split, seed=args.seed, num_envs=args.envs)
-    view = go_live(wish, None if args.expert or path is not None else args.actions, args.port)
+    request = ViewRequest(path, sim=sim, options=options, split=args.split, seed=args.seed, num_envs=args.envs)
+    view = go_live(request, None if args.expert or path is not None else args.actions, args.port)
     try:
         _announce(view.address, not args.no_open)
         with contextlib.suppress(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from robotrl.datasets.agreement import bounds
-from robotrl.datasets.agreement.doubts import Doubt, settle
+from robotrl.datasets.agreement.issues import DataIssue, settle
 from robotrl.datasets.agreement.names import names_of, order_of
 from robotrl.datasets.agreement.reorder import channels_last, taken
 from robotrl.datasets.columns import as_seen, channels_first, misfit
@@ -72,7 +72,7 @@ def agree(
     wanted = {name: spec for name, spec in wanted.items() if name in dataset.features}
     if action_spec is not None:
         wanted[ACTION] = action_spec
-    doubts = list(dataset.doubts)
+    issues = list(dataset.issues)
     unchecked: list[str] = []
     for name, spec in wanted.items():
         wrong = misfit(dataset.features[name], spec)
@@ -83,17 +83,17 @@ def agree(
         _same_words(dataset, name, spec)
         if spec.words:
             continue
-        dataset, said = _in_order(dataset, name, spec, doubts)
+        dataset, said = _in_order(dataset, name, spec, issues)
         unchecked += [said] if said else []
         _same_units(dataset, name, spec)
-        doubts += _same_bounds(dataset, name, spec)
+        issues += _same_bounds(dataset, name, spec)
         if not is_picture(spec):
-            doubts += _numbers(dataset, name, spec)
+            issues += _numbers(dataset, name, spec)
     if unchecked:
-        doubts.append(Doubt(f"names and units are not checked: {'; '.join(unchecked)}", False))
-    doubts += _known(dataset, inputs)
-    settle(dataset.root, doubts, accept)
-    return replace(dataset, doubts=())
+        issues.append(DataIssue(f"names and units are not checked: {'; '.join(unchecked)}", False))
+    issues += _known(dataset, inputs)
+    settle(dataset.root, issues, accept)
+    return replace(dataset, issues=())
 
 
 def check_reach(dataset: Dataset, transforms: TransformGroup, action_spec: Spec, within: float) -> None:
@@ -156,14 +156,14 @@ def _same_words(dataset: Dataset, name: str, spec: Spec) -> None:
             raise ConfigError(f"dataset {dataset.root}: {wrong}")
 
 
-def _in_order(dataset: Dataset, name: str, spec: Spec, doubts: list[Doubt]) -> tuple[Dataset, str]:
+def _in_order(dataset: Dataset, name: str, spec: Spec, issues: list[DataIssue]) -> tuple[Dataset, str]:
     """Reorder the elements of a column as in the spec; also returns why names could not be checked, or ""."""
     found = dataset.specs.get(name)
     order = order_of(names_of(dataset.features[name]) if found is None else found.names, spec.names, found is not None)
     if order.wrong and order.sure:
         raise ConfigError(f"{name} of dataset {dataset.root} {order.wrong}: expected the sim's {', '.join(spec.names)}")
     if order.wrong:
-        doubts.append(Doubt(f"{name} {order.wrong}", True))
+        issues.append(DataIssue(f"{name} {order.wrong}", True))
     if order.unchecked and not is_picture(spec):
         return dataset, f"{name} {order.unchecked}"
     if order.taken is None:
@@ -187,7 +187,7 @@ def _same_units(dataset: Dataset, name: str, spec: Spec) -> None:
             )
 
 
-def _same_bounds(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
+def _same_bounds(dataset: Dataset, name: str, spec: Spec) -> list[DataIssue]:
     """Doubts where dataset and sim state different bounds."""
     found = dataset.specs.get(name)
     if found is None or found.shape != spec.shape:
@@ -204,26 +204,26 @@ def _same_bounds(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
         f"{name} {spec.names[j]!r} is stated to lie in {found.low[j]:g} to {found.high[j]:g}, by the sim in"
         f" {spec.low[j]:g} to {spec.high[j]:g} ({spec.units[j]})"
     )
-    return [Doubt(text, name == ACTION)]
+    return [DataIssue(text, name == ACTION)]
 
 
-def _numbers(dataset: Dataset, name: str, spec: Spec) -> list[Doubt]:
+def _numbers(dataset: Dataset, name: str, spec: Spec) -> list[DataIssue]:
     """Doubts about recorded numbers: values outside the bounds, integers where the spec has floats."""
     values = dataset.frames(name)
-    doubt, wrong = bounds.doubt_of(name, values, spec, name == ACTION)
+    issue, wrong = bounds.issue_of(name, values, spec, name == ACTION)
     if wrong:
         raise ConfigError(f"dataset {dataset.root}: {wrong}")
-    out = [] if doubt is None else [doubt]
+    out = [] if issue is None else [issue]
     whole = values.dtype.kind in "iu" and np.dtype(spec.dtype).kind == "f"
     if whole and name == ACTION:
         text = f"{name} holds whole numbers ({values.dtype}): expected {spec.dtype}; were they cut to whole ones?"
-        out.append(Doubt(text, False))
+        out.append(DataIssue(text, False))
     return out
 
 
-def _known(dataset: Dataset, inputs: Sequence[Transform]) -> list[Doubt]:
+def _known(dataset: Dataset, inputs: Sequence[Transform]) -> list[DataIssue]:
     """Doubts about observations far from the statistics by which an earlier policy normalizes."""
-    out: list[Doubt] = []
+    out: list[DataIssue] = []
     for transform in inputs:
         name = observation_key(transform.key)
         if not isinstance(transform, Affine) or name not in dataset.stats or name not in dataset.features:
@@ -236,7 +236,7 @@ def _known(dataset: Dataset, inputs: Sequence[Transform]) -> list[Doubt]:
         j = int(np.argmax(np.maximum(middle, spread)))
         if max(middle[j], spread[j]) > FAR:
             out.append(
-                Doubt(
+                DataIssue(
                     f"{name}[{j}] has mean {mean[j]:g} and deviation {std[j]:g}, for the policy {middle[j]:.3g} and"
                     f" {spread[j]:.3g} deviations of what it was normalised by: other units or another robot?",
                     False,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from robotrl.datasets.agreement.doubts import Doubt
+from robotrl.datasets.agreement.issues import DataIssue
 from robotrl.spec import Spec
 
 SMALL = 0.02
@@ -73,7 +73,7 @@ def beyond(values: np.ndarray, spec: Spec, slack: float) -> Beyond | None:
     return Beyond(j, int(frames[j]), float(frames[j]) / len(values), value, float(over[row, inner, j]))
 
 
-def told(name: str, found: Beyond, total: int, spec: Spec) -> str:
+def range_text(name: str, found: Beyond, total: int, spec: Spec) -> str:
     """Text about out-of-bounds numbers, for errors and warnings.
 
     Args:
@@ -113,7 +113,7 @@ def question(unit: str, value: float, low: float, high: float) -> str:
     return f"degrees or percent for {named}?" if 10 <= times <= 300 else f"are they in {named}?"
 
 
-def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tuple[Doubt | None, str]:
+def issue_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tuple[DataIssue | None, str]:
     """Check recorded numbers against their bounds: a doubt or None, and an error text ("" if there is no error).
 
     Args:
@@ -124,12 +124,12 @@ def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tupl
     """
     found = beyond(values, spec, COMMANDED if commanded else MEASURED)
     if found is not None:
-        text = told(name, found, len(values), spec)
+        text = range_text(name, found, len(values), spec)
         if commanded and found.share > MOST and found.by > NEAR:
             return None, f"{text}; it was not made by this robot in these units"
         # bounds of measurements are often those of normal operation: only far outside them are other units likely
-        grave = found.frames > max(1.0, SMALL * len(values)) and (commanded or found.by > HALF)
-        return Doubt(f"{text}; what is beyond is cut off when the policy acts" if commanded else text, grave), ""
+        severe = found.frames > max(1.0, SMALL * len(values)) and (commanded or found.by > HALF)
+        return DataIssue(f"{text}; what is beyond is cut off when the policy acts" if commanded else text, severe), ""
     if commanded:
         low, high = (np.asarray(bound, np.float64) for bound in (spec.low, spec.high))
         ends = np.maximum(np.abs(low), np.abs(high))
@@ -137,7 +137,7 @@ def doubt_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tupl
         reached = float((np.abs(rows).max(axis=(0, 1)) / np.where(ends > 0, ends, 1.0)).max()) if len(rows) else 1.0
         if np.isfinite(ends).all() and 0 < reached < NARROW and (low <= 0).all() and (high >= 0).all():
             units = ", ".join(dict.fromkeys(spec.units))
-            return Doubt(f"{name} stays within {reached:.1%} of its bounds: is it in {units}?", False), ""
+            return DataIssue(f"{name} stays within {reached:.1%} of its bounds: is it in {units}?", False), ""
     return None, ""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robotrl.datasets.agreement.doubts import Doubt
+from robotrl.datasets.agreement.issues import DataIssue
 from robotrl.datasets.layout import OUTCOME, Feature
 from robotrl.errors import DataError
 
@@ -30,12 +30,12 @@ def flags(dataset: Dataset, column: str) -> np.ndarray:
     wrong = _no_flag(values)
     if wrong is None:
         return values.reshape(len(values)).astype(np.bool_)
-    raise DataError(f"dataset {dataset.root}: {column} {_told(values, wrong, dataset.offsets)}")
+    raise DataError(f"dataset {dataset.root}: {column} {_values_text(values, wrong, dataset.offsets)}")
 
 
 def odd_flags(
     features: Mapping[str, Feature], frames: Mapping[str, np.ndarray], offsets: np.ndarray
-) -> tuple[Doubt, ...]:
+) -> tuple[DataIssue, ...]:
     """Doubts about flag columns: values other than 0 and 1, and episode ends within an episode.
 
     Args:
@@ -43,7 +43,7 @@ def odd_flags(
         frames: numeric columns, by name.
         offsets: (E + 1,) first frame of each episode, and the number of frames.
     """
-    out: list[Doubt] = []
+    out: list[DataIssue] = []
     last = np.zeros(int(offsets[-1]), np.bool_)
     last[offsets[1:] - 1] = True
     for name in FLAGS:
@@ -52,11 +52,11 @@ def odd_flags(
         values = frames[name]
         wrong = _no_flag(values)
         if wrong is not None:
-            out.append(Doubt(f"{name} {_told(values, wrong, offsets)}", False))
+            out.append(DataIssue(f"{name} {_values_text(values, wrong, offsets)}", False))
         elif name in ENDS and (early := values.astype(np.bool_) & ~last).any():
             row = int(np.argmax(early))
             text = f"{name} is set {_where(row, offsets)}, before the episode's end ({int(early.sum())} frames in all)"
-            out.append(Doubt(text, False))
+            out.append(DataIssue(text, False))
     return tuple(out)
 
 
@@ -68,7 +68,7 @@ def _no_flag(values: np.ndarray) -> int | None:
     return int(np.argmax(wrong.any(axis=1))) if wrong.any() or wrong.shape[1] != 1 else None
 
 
-def _told(values: np.ndarray, row: int, offsets: np.ndarray) -> str:
+def _values_text(values: np.ndarray, row: int, offsets: np.ndarray) -> str:
     return f"is {np.asarray(values[row]).tolist()} {_where(row, offsets)}: expected a flag, 0 or 1"
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robotrl.datasets import layout
-from robotrl.datasets.agreement.doubts import Doubt
+from robotrl.datasets.agreement.issues import DataIssue
 from robotrl.datasets.layout import COUNTERS, refuse
 from robotrl.datasets.manifest import read_json
 from robotrl.datasets.stats import QUANTILES, Stats, describe, rows_of
@@ -26,7 +26,7 @@ STD_SLACK = 0.01
 """Relative tolerance of a standard deviation: writers sum in float32, or divide by the number of frames less one."""
 QUANTILE_SLACK = 0.02
 """Tolerance of quantiles, as a fraction of the column's range; larger differences are reported."""
-TOLD = 3
+LISTED = 3
 """Number of quantiles that a doubt names before it only counts them."""
 
 
@@ -34,7 +34,7 @@ class ColumnStats(NamedTuple):
     """Statistics of all columns, and doubts about the stored ones."""
 
     stats: dict[str, Stats]
-    doubts: tuple[Doubt, ...]
+    issues: tuple[DataIssue, ...]
 
 
 def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[str]) -> ColumnStats:
@@ -57,10 +57,10 @@ def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[
             close = nearest(name, content)
             found = f": found {close!r}" if close else ""
             raise refuse(root, layout.STATS, f"has no statistics of {name!r}{found}")
-        told = _parse(root, name, content[name], rows_of(values).shape[1])
+        stated = _parse(root, name, content[name], rows_of(values).shape[1])
         if name not in COUNTERS:
-            _check_used(root, name, told, stats[name])
-            off += _other_quantiles(name, told, stats[name])
+            _check_used(root, name, stated, stats[name])
+            off += _other_quantiles(name, stated, stats[name])
     for name in pictures:
         if name in content:
             share = _parse(root, name, content[name], 3)
@@ -72,9 +72,9 @@ def read_stats(root: Path, frames: Mapping[str, np.ndarray], pictures: Iterable[
             stats[name] = {k: v if k == "count" else 255 * v.reshape(-1) for k, v in share.items()}
     if not off:
         return ColumnStats(stats, ())
-    more = f" and {len(off) - TOLD} more" if len(off) > TOLD else ""
-    text = f"quantiles of {layout.STATS} are not those of the frames, which are used: {', '.join(off[:TOLD])}{more}"
-    return ColumnStats(stats, (Doubt(text, False),))
+    more = f" and {len(off) - LISTED} more" if len(off) > LISTED else ""
+    text = f"quantiles of {layout.STATS} are not those of the frames, which are used: {', '.join(off[:LISTED])}{more}"
+    return ColumnStats(stats, (DataIssue(text, False),))
 
 
 def _parse(root: Path, name: str, entry: Any, width: int) -> Stats:
@@ -89,7 +89,7 @@ def _parse(root: Path, name: str, entry: Any, width: int) -> Stats:
     return one
 
 
-def _check_used(root: Path, name: str, told: Stats, found: Stats) -> None:
+def _check_used(root: Path, name: str, stated: Stats, found: Stats) -> None:
     """Check that stored statistics match the frames, with a tolerance for float32 sums."""
     low, high, mean = (found[key].reshape(-1) for key in ("min", "max", "mean"))
     spread = (high - low) + 1e-6 * np.maximum(np.abs(mean), 1e-6)
@@ -101,28 +101,28 @@ def _check_used(root: Path, name: str, told: Stats, found: Stats) -> None:
             slack = STD_SLACK * row + 1e-6 * spread + 1e-3 * np.abs(mean) * (row < 1e-3 * np.abs(mean))
             count = float(found["count"][0])
             slack += row * (np.sqrt(count / max(count - 1, 1)) - 1)
-        off = np.abs(told[key].reshape(-1) - row) > slack
+        off = np.abs(stated[key].reshape(-1) - row) > slack
         if key == "std":
-            off |= told[key].reshape(-1) < 0
+            off |= stated[key].reshape(-1) < 0
         if off.any():
             at = int(np.argmax(off))
             raise refuse(
                 root,
                 layout.STATS,
-                f"{key} of {name!r}[{at}] is {told[key].reshape(-1)[at]:g}: the frames give {float(row[at]):g}",
+                f"{key} of {name!r}[{at}] is {stated[key].reshape(-1)[at]:g}: the frames give {float(row[at]):g}",
             )
 
 
-def _other_quantiles(name: str, told: Stats, found: Stats) -> list[str]:
+def _other_quantiles(name: str, stated: Stats, found: Stats) -> list[str]:
     """Descriptions of stored quantiles that differ from those of the frames."""
     out: list[str] = []
     spread = (found["max"] - found["min"]).reshape(-1)
     for key in QUANTILES:
-        if key in told:
-            apart = np.abs(told[key].reshape(-1) - found[key].reshape(-1)) - QUANTILE_SLACK * spread
+        if key in stated:
+            apart = np.abs(stated[key].reshape(-1) - found[key].reshape(-1)) - QUANTILE_SLACK * spread
             at = int(np.argmax(apart))
             # a constant column has no range, and its quantiles are rounded
             if apart[at] > 1e-6 * max(1.0, abs(float(found[key].reshape(-1)[at]))):
-                theirs, ours = (float(row[key].reshape(-1)[at]) for row in (told, found))
+                theirs, ours = (float(row[key].reshape(-1)[at]) for row in (stated, found))
                 out.append(f"{key} of {name!r}[{at}] is {theirs:g}, of the frames {ours:g}")
     return out

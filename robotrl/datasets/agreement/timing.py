@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from robotrl.datasets.agreement.doubts import Doubt
+from robotrl.datasets.agreement.issues import DataIssue
 
 TOLERANCE_S = 1e-4
 """Largest deviation of a timestamp from `frame_index / fps`, s; LeRobot's tolerance."""
@@ -31,7 +31,7 @@ class FrameTimes(NamedTuple):
 
     wrong: str
     """Error text; "" if there is no error."""
-    doubts: tuple[Doubt, ...]
+    issues: tuple[DataIssue, ...]
 
 
 def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> FrameTimes:
@@ -57,7 +57,7 @@ def check_times(times: np.ndarray, offsets: np.ndarray, fps: float) -> FrameTime
     if abs(t[latest]) > CLOCK_S:
         wanted = f"expected seconds since the episode's start, {frame[latest] / fps:g} s"
         text = f"timestamp {at(latest)}, a clock's time: {wanted}"
-        return FrameTimes("", (Doubt(text, True),))
+        return FrameTimes("", (DataIssue(text, True),))
     inside = frame[1:] > 0
     step = np.where(inside, np.diff(t), 1 / fps)
     slack = 2 * tolerance[1:]
@@ -107,9 +107,9 @@ def _small(
     tolerance: np.ndarray,
     at: Callable[[int], str],
     fps: float,
-) -> list[Doubt]:
+) -> list[DataIssue]:
     """Doubts: gaps and pauses, episodes that do not start at 0, uneven steps."""
-    out: list[Doubt] = []
+    out: list[DataIssue] = []
     gaps = step * fps > GAP
     if gaps.any():
         row = int(np.argmax(step)) + 1
@@ -118,12 +118,12 @@ def _small(
             f"timestamp {at(row)}, after {times[row - 1]!s} s: {what} where {1 / fps:g} s were expected"
             f" ({int(gaps.sum())} gaps in all)"
         )
-        out.append(Doubt(text, True))
+        out.append(DataIssue(text, True))
     first = frame == 0
     late = first & (np.abs(t) > tolerance)
     if late.any():
         text = f"timestamp {at(int(np.argmax(late)))}: expected 0 s at an episode's start ({int(late.sum())} episodes)"
-        out.append(Doubt(text, False))
+        out.append(DataIssue(text, False))
     start = t[np.maximum.accumulate(np.where(first, np.arange(len(t)), 0))]
     # time lost in a gap is already reported
     left = np.cumsum(np.concatenate([[0.0], np.where(gaps, step - 1 / fps, 0.0)]))
@@ -134,5 +134,5 @@ def _small(
         row = int(np.argmax(off))
         text = f"timestamp {at(row)}: expected {start[row] + left[row] + frame[row] / fps:.10g} s at {fps:g} Hz"
         # an error of more than one frame means that parts are recorded at another rate
-        out.append(Doubt(f"{text} (uneven in {int(uneven.sum())} frames)", bool(off[row] * fps > 1)))
+        out.append(DataIssue(f"{text} (uneven in {int(uneven.sum())} frames)", bool(off[row] * fps > 1)))
     return out

@@ -104,8 +104,8 @@ def arm_curves(
         for p in curve.points:
             body.append(
                 f'<circle class="arm-dot{"" if p.whole else " hollow"}" cx="{x(p.x):.1f}" cy="{y(p.value):.1f}"'
-                f' r="{2.6 if len(curve.points) > 40 else 3.4}"><title>{esc(_told(curve.name, p, x_label, is_rate))}'
-                "</title></circle>"
+                f' r="{2.6 if len(curve.points) > 40 else 3.4}"><title>'
+                f"{esc(_point_text(curve.name, p, x_label, is_rate))}</title></circle>"
             )
         body.append("</g>")
     return (
@@ -114,7 +114,7 @@ def arm_curves(
     )
 
 
-def _told(name: str, point: ArmPoint, x_label: str, is_rate: bool) -> str:
+def _point_text(name: str, point: ArmPoint, x_label: str, is_rate: bool) -> str:
     """Text of a point's tooltip."""
     show = percent if is_rate else number
     span = ""

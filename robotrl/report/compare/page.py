@@ -200,8 +200,8 @@ def _curves(page: ComparePage, curves: Sequence[ArmCurve], title: str, label: st
     missing = f" Without an evaluation: {', '.join(without)}." if without else ""
     hollow = any(not point.whole for curve in curves for point in curve.points)
     note = " Hollow dots: some seeds of the arm have no evaluation there." if hollow else ""
-    told = f"<p>{esc((missing + note).strip())}</p>" if missing or note else ""
-    return f'<section><h2>{title}</h2>{told}<ul class="legend arms">{legend}</ul>{charts}</section>'
+    note_html = f"<p>{esc((missing + note).strip())}</p>" if missing or note else ""
+    return f'<section><h2>{title}</h2>{note_html}<ul class="legend arms">{legend}</ul>{charts}</section>'
 
 
 def _fields(page: ComparePage) -> str:

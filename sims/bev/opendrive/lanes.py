@@ -165,7 +165,7 @@ def link_lanes(net: Network) -> None:
                 gap = float(np.linalg.norm(lanes[number].points[-1] - lanes[follower].points[0]))
                 if gap > GAP_M:
                     what = f"lanes begin over {GAP_M:g} m from the end of the lane before"
-                    net.notes.add(what, f"after {_told(node)}: {gap:.1f} m")
+                    net.notes.add(what, f"after {_node_text(node)}: {gap:.1f} m")
     for number, lane in enumerate(lanes):
         for follower in lane.next:
             net.before[follower].append(number)
@@ -299,7 +299,7 @@ Joined = tuple[tuple[Node, bool], tuple[Node, bool], str]
 """Two joined lane ends (True: the end at greater s), and the place in the file for messages."""
 
 
-def _told(node: Node) -> str:
+def _node_text(node: Node) -> str:
     return f"road {shown(node[0])}, lane {node[2]}"
 
 
@@ -324,10 +324,10 @@ def _joined(
     k = k if k >= 0 else len(sections) + k
     there = (road.id, k, lane)
     if there in net.nodes and here in net.nodes:
-        yield (here, at_end), (there, contact), _told(here)
+        yield (here, at_end), (there, contact), _node_text(here)
     elif not (0 <= k < len(sections) and any(record.id == lane for record in sections[k].lanes)):
         net.notes.add(
-            "links skipped to lanes that do not exist", f"{_told(here)}, to lane {lane} of road {shown(road.id)}"
+            "links skipped to lanes that do not exist", f"{_node_text(here)}, to lane {lane} of road {shown(road.id)}"
         )
 
 
@@ -360,7 +360,7 @@ def _lane_joints(
                 yield from _joined(net, here, at_end, road, other, lane_id, not at_end)
             elif joint is not None and not joint.junction:
                 if joint.contact is None:
-                    net.notes.add("links skipped to roads without contactPoint", _told(here))
+                    net.notes.add("links skipped to roads without contactPoint", _node_text(here))
                     continue
                 contact = joint.contact == "end"
                 yield from _joined(net, here, at_end, net.roads[joint.id], -1 if contact else 0, lane_id, contact)
@@ -391,7 +391,9 @@ def _junction_joints(net: Network) -> Iterator[Joined]:
                 side = incoming.sides[1 if source > 0 else -1]
                 here = (incoming.id, len(side) - 1 if at_end else 0, source)
                 if here not in net.nodes and not (side and any(lane.id == source for lane in side[here[1]].lanes)):
-                    net.notes.add("links skipped to lanes that do not exist", f"junction {shown(own)}, {_told(here)}")
+                    net.notes.add(
+                        "links skipped to lanes that do not exist", f"junction {shown(own)}, {_node_text(here)}"
+                    )
                     continue
                 at_other_end = contact == "end"
                 yield from _joined(net, here, at_end, other, -1 if at_other_end else 0, target, at_other_end)

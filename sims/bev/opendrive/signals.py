@@ -73,15 +73,15 @@ def add_signals(net: Network) -> None:
         DataError: an attribute is not a number.
     """
     chosen: dict[int, Placed] = {}
-    for lane, placed in _placed(net):
-        chosen[lane] = min(placed, chosen.get(lane, placed))
+    for lane, lane_signal in _signals_by_lane(net):
+        chosen[lane] = min(lane_signal, chosen.get(lane, lane_signal))
     junctions: dict[tuple[str, str], list[Light]] = {}
-    for lane, placed in chosen.items():
-        if placed.control == Control.LIGHT:
-            key, light = _light(net, lane, placed.signal)
+    for lane, lane_signal in chosen.items():
+        if lane_signal.control == Control.LIGHT:
+            key, light = _light(net, lane, lane_signal.signal)
             junctions.setdefault(key, []).append(light)
         else:
-            net.builder.stop(lane, placed.control, s=placed.at)
+            net.builder.stop(lane, lane_signal.control, s=lane_signal.at)
     controllers, sequences = _controllers(net)
     timed = [_phases(lights, controllers, sequences, junction) for (_, junction), lights in junctions.items()]
     if timed:
@@ -105,7 +105,7 @@ def control(signal: Element) -> Control | None:
     return Control.LIGHT if light else SIGNS.get(kind)
 
 
-def _placed(net: Network) -> Iterator[tuple[int, Placed]]:
+def _signals_by_lane(net: Network) -> Iterator[tuple[int, Placed]]:
     """All stop lines that signals require, with their lanes."""
     signals = [(road, e) for road in net.roads.values() for e in road.element.iterfind("signals/signal")]
     controls = {e.get("id"): control(e) for _, e in signals}

@@ -71,8 +71,8 @@ class Notes:
     def warn(self, name: str) -> None:
         """Emit the warning if anything was dropped."""
         if self._found:
-            told = "; ".join(f"{count} {what} (first: {first})" for what, (count, first) in self._found.items())
-            warnings.warn(f"{name}: {told}", stacklevel=4)
+            summary = "; ".join(f"{count} {what} (first: {first})" for what, (count, first) in self._found.items())
+            warnings.warn(f"{name}: {summary}", stacklevel=4)
 
 
 def shown(value: str | None) -> str:

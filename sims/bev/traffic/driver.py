@@ -250,8 +250,8 @@ class RouteDriver:
     Args:
         core: the driving core.
         noise: standard deviation of Gaussian noise on each action, as a fraction of half its range, 0 to 1.
-        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the driver's estimate of its lateral position
-            is off by up to 1.5 m, it keeps half the distance and drives a third too fast.
+        episode_noise: scale of errors drawn once per episode, 0 to 1; at 1 the driver's estimate of its lateral
+            position is off by up to 1.5 m, it keeps half the distance and drives a third too fast.
         mode: "calm" or "brisk", or None to draw one for each episode.
         seed: seed of noise, errors and modes.
 
@@ -262,15 +262,15 @@ class RouteDriver:
     modes: tuple[str, ...] = MODES
 
     def __init__(
-        self, core: DrivingCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: DrivingCore, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
         check_number("noise", noise, 0.0, 1.0)
-        check_number("clumsiness", clumsiness, 0.0, 1.0)
+        check_number("episode_noise", episode_noise, 0.0, 1.0)
         if mode is not None and mode not in MODES:
             raise unknown("expert mode", mode, MODES)
         n = core.num_envs
         self._core = core
-        self._noise, self._clumsiness, self._mode = noise, clumsiness, mode
+        self._noise, self._episode_noise, self._mode = noise, episode_noise, mode
         self._rng = np.random.default_rng(seed)
         self.mode: NDArray[np.int64] = np.zeros(n, np.int64)
         self._pace, self._headway = np.zeros(n), np.zeros(n)
@@ -284,7 +284,7 @@ class RouteDriver:
         if len(fresh):
             drawn = self._rng.integers(0, len(MODES), len(fresh))
             self.mode[fresh] = drawn if self._mode is None else MODES.index(self._mode)
-            clumsy = self._clumsiness * self._rng.random((len(fresh), 3))
+            clumsy = self._episode_noise * self._rng.random((len(fresh), 3))
             self._pace[fresh] = np.array(PACE)[self.mode[fresh]] * (1 + clumsy[:, 0] / 3)
             self._headway[fresh] = np.array(HEADWAY_S)[self.mode[fresh]] * (1 - clumsy[:, 1] / 2)
             self._aside[fresh] = 1.5 * clumsy[:, 2] * self._rng.choice([-1.0, 1.0], len(fresh))

@@ -19,7 +19,7 @@ from robotrl.sims.mujoco.render.images import Images
 from robotrl.spec.geometry import BodyPoses, SceneShape
 
 ExpertFactory = Callable[[MujocoCore, float, float, str | None, int], CoreExpert]
-"""Function (core, noise, clumsiness, mode, seed) that creates an expert."""
+"""Function (core, noise, episode_noise, mode, seed) that creates an expert."""
 
 
 class MeasuredTask(Protocol):
@@ -91,10 +91,10 @@ class ExpertSim(MujocoSim):
         self._task = cast(MeasuredTask, core.task)
 
     def make_expert(
-        self, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> TensorExpert:
         """Make the task's scripted expert on this sim; see its class for the arguments."""
-        return TensorExpert(self._expert(self.core, noise, clumsiness, mode, seed))
+        return TensorExpert(self._expert(self.core, noise, episode_noise, mode, seed))
 
     def distance(self) -> Tensor:
         """Distance to success (N,), m, as defined by the task; privileged information."""

@@ -23,7 +23,7 @@ class Handicap:
         core: the envs.
         modes: strategies with which the expert solves its task.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: scale of the errors and slowness drawn once per episode, 0 (none) to 1.
+        episode_noise: scale of the errors and slowness drawn once per episode, 0 (none) to 1.
         mode: one of `modes`, or None to draw one for each episode.
         seed: seed of noise, errors and modes.
 
@@ -32,16 +32,16 @@ class Handicap:
     """
 
     def __init__(
-        self, core: MujocoCore, modes: tuple[str, ...], noise: float, clumsiness: float, mode: str | None, seed: int
+        self, core: MujocoCore, modes: tuple[str, ...], noise: float, episode_noise: float, mode: str | None, seed: int
     ) -> None:
-        for field, value in (("noise", noise), ("clumsiness", clumsiness)):
+        for field, value in (("noise", noise), ("episode_noise", episode_noise)):
             if not 0 <= value <= 1:
                 raise out_of_range(field, value, "0 to 1")
         if mode is not None and mode not in modes:
             raise unknown("mode", mode, modes)
         self._count = len(modes)
         self._only = None if mode is None else modes.index(mode)
-        self._noise, self._clumsiness = noise, clumsiness
+        self._noise, self._episode_noise = noise, episode_noise
         self._rng = np.random.default_rng(seed)
         self.mode: NDArray[np.int64] = np.zeros(core.num_envs, np.int64)
         """(N,) mode of each running episode, as an index into `modes`."""
@@ -53,20 +53,20 @@ class Handicap:
         self.mode[env_ids] = self._rng.integers(0, self._count, len(env_ids)) if self._only is None else self._only
 
     def slow(self, env_ids: NDArray[np.int64], most: float = 0.5) -> None:
-        """Draw the speed factor of new episodes; at `clumsiness` 1 it is down to 1 - `most`."""
-        self.gain[env_ids, 0] = 1.0 - self._clumsiness * self._rng.uniform(0.0, most, len(env_ids))
+        """Draw the speed factor of new episodes; at `episode_noise` 1 it is down to 1 - `most`."""
+        self.gain[env_ids, 0] = 1.0 - self._episode_noise * self._rng.uniform(0.0, most, len(env_ids))
 
     def errors(self, count: int, scales: tuple[float, ...]) -> Array:
         """Draw the expert's systematic errors for `count` new episodes.
 
         Args:
             count: number of episodes n.
-            scales: standard deviation of each error at `clumsiness` 1.
+            scales: standard deviation of each error at `episode_noise` 1.
 
         Returns:
             (n, len(scales)) errors.
         """
-        return self._clumsiness * self._rng.standard_normal((count, len(scales))) * scales
+        return self._episode_noise * self._rng.standard_normal((count, len(scales))) * scales
 
     def shake(self, actions: Array) -> NDArray[np.float32]:
         """Add noise to actions (N, A) and clip them to [-1, 1]."""
@@ -86,7 +86,7 @@ class ArmExpert(Generic[T]):
     Args:
         core: a core whose task is an instance of `solves`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: scale of the errors drawn once per episode, 0 (none) to 1; see the subclass.
+        episode_noise: scale of the errors drawn once per episode, 0 (none) to 1; see the subclass.
         mode: one of `modes`, or None to draw one for each episode.
         seed: seed of noise, errors and modes.
 
@@ -99,11 +99,11 @@ class ArmExpert(Generic[T]):
     solves: ClassVar[type[Task]]
 
     def __init__(
-        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
         if not isinstance(core.task, self.solves):
             raise TypeError(f"{type(self).__name__} solves {self.solves.name}: got {core.task.name}")
         self._task = cast(T, core.task)
-        self._handicap = Handicap(core, self.modes, noise, clumsiness, mode, seed)
+        self._handicap = Handicap(core, self.modes, noise, episode_noise, mode, seed)
         self.mode: NDArray[np.int64] = self._handicap.mode
         """(N,) mode of each running episode, as an index into `modes`."""

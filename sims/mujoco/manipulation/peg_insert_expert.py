@@ -1,7 +1,7 @@
 """Scripted expert of `mujoco/peg-insert`.
 
 It sets the peg down on the fixture beside the hole, on one of two sides, and slides it until it drops in: a contact
-search, as people do it. `noise` perturbs each action; `clumsiness` degrades whole episodes (a wrong estimate of the
+search, as people do it. `noise` perturbs each action; `episode_noise` degrades whole episodes (a wrong estimate of the
 hole's pose, slower motion).
 """
 
@@ -34,8 +34,8 @@ class PegExpert(ArmExpert[PegInsert]):
     Args:
         core: a core whose task is `PegInsert`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimate of the hole's pose is off by some
-            millimetres and hundredths of a radian.
+        episode_noise: scale of errors drawn once per episode, 0 to 1; at 1 the estimate of the hole's pose is off by
+            some millimetres and hundredths of a radian.
         mode: "left" or "right", or None to draw one for each episode.
         seed: seed of noise, errors and modes.
 
@@ -47,9 +47,9 @@ class PegExpert(ArmExpert[PegInsert]):
     solves = PegInsert
 
     def __init__(
-        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        super().__init__(core, noise, clumsiness, mode, seed)
+        super().__init__(core, noise, episode_noise, mode, seed)
         n = core.num_envs
         self._phase = np.zeros(n, np.int64)
         self._sweep: Array = np.ones(n)

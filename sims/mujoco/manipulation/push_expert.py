@@ -49,8 +49,8 @@ class PushExpert(ArmExpert[Push]):
     Args:
         core: a core whose task is `Push`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimates of block and goal are off by some
-            centimetres and motion is slow.
+        episode_noise: scale of errors drawn once per episode, 0 to 1; at 1 the estimates of block and goal are off by
+            some centimetres and motion is slow.
         mode: "left" or "right" of the obstacle as seen from the block, or None to draw one for each episode.
         seed: seed of noise, errors and modes.
 
@@ -62,9 +62,9 @@ class PushExpert(ArmExpert[Push]):
     solves = Push
 
     def __init__(
-        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        super().__init__(core, noise, clumsiness, mode, seed)
+        super().__init__(core, noise, episode_noise, mode, seed)
         n = core.num_envs
         self._phase: NDArray[np.int64] = np.zeros(n, np.int64)
         self._goal_bias: Array = np.zeros((n, 3))

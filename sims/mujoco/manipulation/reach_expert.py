@@ -25,7 +25,7 @@ class ReachExpert(ArmExpert[Reach]):
     Args:
         core: a core whose task is `Reach`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimate of the goal is off by some
+        episode_noise: scale of errors drawn once per episode, 0 to 1; at 1 the estimate of the goal is off by some
             centimetres and motion is slow.
         mode: "clockwise" or "anticlockwise", or None to draw one for each episode.
         seed: seed of noise, errors and modes.
@@ -38,9 +38,9 @@ class ReachExpert(ArmExpert[Reach]):
     solves = Reach
 
     def __init__(
-        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        super().__init__(core, noise, clumsiness, mode, seed)
+        super().__init__(core, noise, episode_noise, mode, seed)
         self._bias: Array = np.zeros((core.num_envs, 3))
 
     def act(self, started: NDArray[np.bool_]) -> NDArray[np.float32]:

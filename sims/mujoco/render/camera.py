@@ -68,13 +68,13 @@ class RayCamera:
         height, width = out.shape[1:3]
         picture = _Picture(view, width, height)
         every = np.arange(width * height)[None]
-        at_once = max(1, RAYS_AT_ONCE // (width * height))
-        for first in range(0, len(env_ids), at_once):
-            some = env_ids[first : first + at_once]
+        rays_per_call = max(1, RAYS_AT_ONCE // (width * height))
+        for first in range(0, len(env_ids), rays_per_call):
+            some = env_ids[first : first + rays_per_call]
             screen = self._draw(picture, 1, every, some)
             if samples > 1:
                 self._smooth(picture, samples, screen, some)
-            out[first : first + at_once] = (screen * 255.0 + 0.5).reshape(len(some), height, width, 3)
+            out[first : first + rays_per_call] = (screen * 255.0 + 0.5).reshape(len(some), height, width, 3)
 
     def _smooth(self, picture: _Picture, samples: int, screen: F32, envs: NDArray[np.int64]) -> None:
         """Antialiasing: redraw pixels of `screen` (n, pixels, 3) that differ from a neighbour with more rays."""

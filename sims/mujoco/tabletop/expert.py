@@ -47,8 +47,8 @@ class TabletopExpert(ArmExpert[Tabletop]):
     Args:
         core: a core whose task is `Tabletop`.
         noise: standard deviation of Gaussian noise on each action, 0 to 1 (an action spans [-1, 1]).
-        clumsiness: scale of errors drawn once per episode, 0 to 1; at 1 the estimates of objects and goals are off by
-            some centimetres and motion is slow.
+        episode_noise: scale of errors drawn once per episode, 0 to 1; at 1 the estimates of objects and goals are off
+            by some centimetres and motion is slow.
         mode: "clockwise" or "anticlockwise", or None to draw one for each episode.
         seed: seed of noise, errors and modes.
 
@@ -60,9 +60,9 @@ class TabletopExpert(ArmExpert[Tabletop]):
     solves = Tabletop
 
     def __init__(
-        self, core: MujocoCore, noise: float = 0.0, clumsiness: float = 0.0, mode: str | None = None, seed: int = 0
+        self, core: MujocoCore, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0
     ) -> None:
-        super().__init__(core, noise, clumsiness, mode, seed)
+        super().__init__(core, noise, episode_noise, mode, seed)
         n = core.num_envs
         self._phase: Rows = np.zeros(n, np.int64)
         self._thing_bias: Array = np.zeros((n, 2))
@@ -79,7 +79,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
         """Actions (N, 5); `started` (N,) marks envs at the first step of an episode."""
         task, rows = self._task, self._rows
         now = task.now()
-        family = now.says[:, 0]
+        family = now.instruction_ids[:, 0]
         pushes = np.isin(family, PUSHES)
         if started.any():
             envs = np.flatnonzero(started)
@@ -107,9 +107,9 @@ class TabletopExpert(ArmExpert[Tabletop]):
 
     def _thing(self, now: goals.Now) -> Rows:
         """Object (N,) handled now: the one in the instruction; when sorting, the second once the first is placed."""
-        a, b = now.says[:, 1], now.says[:, 2]
+        a, b = now.instruction_ids[:, 1], now.instruction_ids[:, 2]
         rows = self._rows
-        sorts = now.says[:, 0] == InstructionFamily.SORT
+        sorts = now.instruction_ids[:, 0] == InstructionFamily.SORT
         first, second = np.where(self.mode == 0, a, b), np.where(self.mode == 0, b, a)
         off = now.pos[rows, first, :2] - now.mats[rows, colour(first)]
         there = np.sqrt((off**2).sum(axis=1)) < goals.NEAR_M
@@ -121,12 +121,12 @@ class TabletopExpert(ArmExpert[Tabletop]):
     def _wanted(self, now: goals.Now, thing: Rows) -> Array:
         """Goal (N, 3) of the object's centre."""
         rows = self._rows
-        family, a, _, mat, _, _ = now.says.T
+        family, a, _, mat, _, _ = now.instruction_ids.T
         goal = np.full((len(rows), 3), HALF_M)
-        says = now.says.copy()
+        instruction_ids = now.instruction_ids.copy()
         sorts = family == InstructionFamily.SORT
-        says[sorts, 1] = thing[sorts]
-        goal[:, :2] = spot(says, now.pos[..., :2], now.mats, now.start[rows, a]) + self._goal_bias
+        instruction_ids[sorts, 1] = thing[sorts]
+        goal[:, :2] = spot(instruction_ids, now.pos[..., :2], now.mats, now.start[rows, a]) + self._goal_bias
         goal[family == InstructionFamily.STACK, 2] = 3 * HALF_M + 0.002
         # off the mat by the shortest path that leads towards the centre of the table or along it
         flat = now.mats[rows, mat]

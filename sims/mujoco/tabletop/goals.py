@@ -61,7 +61,7 @@ METRES_PER_TIP_M = 0.5
 class Now(NamedTuple):
     """Scene state of N envs; world frame, m, rad, m/s."""
 
-    says: Rows
+    instruction_ids: Rows
     """(N, 6) instruction, see `layout.TabletopStarts.says`."""
     pos: Array
     """(N, 6, 3) positions of the movable objects."""
@@ -85,7 +85,7 @@ class Now(NamedTuple):
 
 def done(now: Now) -> Flags:
     """Success flags (N,): the instruction is carried out."""
-    family, a, b, mat, direction, _ = now.says.T
+    family, a, b, mat, direction, _ = now.instruction_ids.T
     every = np.arange(len(family))
     own, other = now.pos[every, a], now.pos[every, b]
     begin = now.start[every, a]
@@ -95,7 +95,7 @@ def done(now: Now) -> Flags:
     on_table = np.abs(own[:, 2] - HALF_M) < LEVEL_M
     put = free & on_table
     pushed = still & on_table & ~now.lifted
-    goal = spot(now.says, now.pos[..., :2], now.mats, begin)
+    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, begin)
     near = _length(own[:, :2] - goal) < NEAR_M
 
     way = DIRECTIONS_M[direction]
@@ -138,10 +138,10 @@ def done(now: Now) -> Flags:
 
 def distance(now: Now) -> Array:
     """Distance to success (N,), m: the object's remaining path plus the weighted distance of the tip to it."""
-    family, a, b, mat, _, _ = now.says.T
+    family, a, b, mat, _, _ = now.instruction_ids.T
     every = np.arange(len(family))
     own = now.pos[every, a]
-    goal = spot(now.says, now.pos[..., :2], now.mats, now.start[every, a])
+    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, now.start[every, a])
     tip = _length(now.tip - own)
     left = _length(own[:, :2] - goal)
     left = np.where(family == InstructionFamily.POINT, 0.0, left)

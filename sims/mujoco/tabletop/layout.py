@@ -64,7 +64,7 @@ _STREAMS = 2 + 2 * len(MOVABLES) + len(MATS) + 4
 class TabletopStarts(NamedTuple):
     """Start states; arrays (n, ...)."""
 
-    says: Rows
+    instruction_ids: Rows
     """(n, 6) instruction: family, a, b, mat, direction (see `language.Composition`) and sentence template."""
     pos: Array
     """(n, 6, 2) positions of the movable objects, m; absent ones are placed out of sight."""
@@ -128,8 +128,8 @@ def lay(ids: Ids, cards: Deck) -> TabletopStarts:
     n, every = len(u), np.arange(len(u))
     kind = ids % len(cards.number)
     row = cards.first[kind] + (u[:, 0] * cards.number[kind]).astype(np.int64)
-    says = np.concatenate([cards.rows[row], (u[:, 1:2] * 2).astype(np.int64)], axis=1)
-    family, a, b, mat, _, _ = says.T
+    instruction_ids = np.concatenate([cards.rows[row], (u[:, 1:2] * 2).astype(np.int64)], axis=1)
+    family, a, b, mat, _, _ = instruction_ids.T
     at = 2
 
     wanted = u[:, at : at + len(MOVABLES)].copy()
@@ -155,7 +155,7 @@ def lay(ids: Ids, cards: Deck) -> TabletopStarts:
     pos, mats = np.zeros((n, len(MOVABLES), 2)), np.zeros((n, len(MATS), 2))
     pos[:, :, 0], pos[:, :, 1] = AWAY_M, 0.2 * np.arange(len(MOVABLES))
     mats[:, :, 0], mats[:, :, 1] = AWAY_M, -0.2 - 0.2 * np.arange(len(MATS))
-    found = TabletopStarts(says, pos, yaw, here, mats, mats_here, tip)
+    found = TabletopStarts(instruction_ids, pos, yaw, here, mats, mats_here, tip)
     open_ = every
     for attempt in range(TRIES):
         places = _places(ids[open_], attempt, cards.things + cards.mats)
@@ -177,17 +177,17 @@ def _places(ids: Ids, attempt: int, count: int) -> Array:
     return np.asarray(PLACES_M)[order] + JITTER_M * (2 * jitter - 1)
 
 
-def spot(says: Rows, pos: Array, mats: Array, start: Array) -> Array:
+def spot(instruction_ids: Rows, pos: Array, mats: Array, start: Array) -> Array:
     """Goal position (n, 2) of the instruction's object; its present position if the goal is not a single point.
 
     Args:
-        says: (n, 6) instruction, see `TabletopStarts`.
+        instruction_ids: (n, 6) instruction, see `TabletopStarts`.
         pos: (n, 6, 2) present positions of the movable objects.
         mats: (n, 3, 2) positions of the mats.
         start: (n, 2) position of the instruction's object at the start.
     """
-    family, a, b, mat, direction, _ = says.T
-    every = np.arange(len(says))
+    family, a, b, mat, direction, _ = instruction_ids.T
+    every = np.arange(len(instruction_ids))
     own, other = pos[every, a], pos[every, b]
     goal = own.copy()
     on_mat = (family == InstructionFamily.PUSH_TO) | (family == InstructionFamily.PUT_ON)
@@ -207,12 +207,12 @@ def spot(says: Rows, pos: Array, mats: Array, start: Array) -> Array:
 
 def is_free(layout: TabletopStarts, rows: Rows) -> NDArray[np.bool_]:
     """Flags (len(rows),) of layouts in which no other object blocks the path of a push or the goal of a placement."""
-    says = layout.says[rows]
-    family, a, b = says[:, 0], says[:, 1], says[:, 2]
+    instruction_ids = layout.instruction_ids[rows]
+    family, a, b = instruction_ids[:, 0], instruction_ids[:, 1], instruction_ids[:, 2]
     every = np.arange(len(rows))
     pos = layout.pos[rows]
     begin = pos[every, a]
-    end = spot(says, pos, layout.mats[rows], begin)
+    end = spot(instruction_ids, pos, layout.mats[rows], begin)
     way = end - begin
     length = np.sqrt((way**2).sum(axis=1, keepdims=True))
     along = way / np.maximum(length, 1e-9)

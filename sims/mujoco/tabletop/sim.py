@@ -52,7 +52,7 @@ class TabletopSim(ExpertSim):
     """Tabletop sim with instructions, grounding targets and symmetries; each instruction family is a scenario."""
 
     privileged = Tabletop.privileged
-    meant = ("meant",)
+    grounding_keys = ("meant",)
     vocabulary = VOCABULARY
 
     @property
@@ -74,7 +74,7 @@ class TabletopSim(ExpertSim):
 
     def instructions(self) -> list[str]:
         """Instruction of each env, N texts."""
-        return [said_in(row) for row in self.task.says]
+        return [said_in(row) for row in self.task.instruction_ids]
 
     @property
     def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:

@@ -124,7 +124,7 @@ class Tabletop(ArmTask[WorldHand]):
         self.things = tuple(FreeBlock(physics, name) for name in MOVABLES)
         self._mats_w: Array = physics.batch.bind("mocap_pos")
         n = physics.batch.nsim
-        self.says: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
+        self.instruction_ids: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
         """(N, 6) instruction of each env; see `layout.TabletopStarts.says`."""
         self.words: NDArray[np.int32] = np.zeros((n, MAX_WORDS), np.int32)
         """(N, MAX_WORDS) word numbers of the observed instruction."""
@@ -145,7 +145,7 @@ class Tabletop(ArmTask[WorldHand]):
     def memory(self) -> Mapping[str, NDArray[Any]]:
         """Task state: instruction, observed words, objects present, start poses, and the lifted flag."""
         return {
-            "says": self.says,
+            "says": self.instruction_ids,
             "words": self.words,
             "here": self._here,
             "start": self._start,
@@ -163,13 +163,13 @@ class Tabletop(ArmTask[WorldHand]):
         poses = upright(pos.reshape(-1, 3), found.yaw.reshape(-1)).reshape(n, -1)
         mats = np.zeros((n, len(MATS), 3))
         mats[:, :, :2] = found.mats
-        parts = (found.says, joints, poses, mats.reshape(n, -1), found.here)
+        parts = (found.instruction_ids, joints, poses, mats.reshape(n, -1), found.here)
         return np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
 
     def start(self, env_ids: Ids, plans: Array) -> None:
         """Write start states: everything at rest, the gripper open, the arm held by its servos."""
         n, poses = len(plans), 7 * len(MOVABLES)
-        self.says[env_ids] = plans[:, :_SAID]
+        self.instruction_ids[env_ids] = plans[:, :_SAID]
         at = _SAID + len(JOINTS)
         joints = np.concatenate([plans[:, _SAID:at], np.full((n, 2), OPEN_M)], axis=1)
         things = plans[:, at : at + poses]
@@ -179,7 +179,7 @@ class Tabletop(ArmTask[WorldHand]):
         rows = things.reshape(n, len(MOVABLES), 7)
         self._start[env_ids], self._start_yaw[env_ids] = rows[..., :2], 2 * np.arctan2(rows[..., 6], rows[..., 3])
         self._lifted[env_ids] = False
-        self.words[env_ids] = [encode(said_in(row)) for row in self.says[env_ids]]
+        self.words[env_ids] = [encode(said_in(row)) for row in self.instruction_ids[env_ids]]
 
     def command(self, actions: Real) -> None:
         """Command Cartesian steps and finger targets; the workspace box limits the fingertips."""
@@ -209,18 +209,18 @@ class Tabletop(ArmTask[WorldHand]):
         things[env_ids, at : at + 3 * len(MATS)] = np.concatenate(
             [here[..., None], mats * here[..., None]], axis=2
         ).reshape(len(mats), -1)
-        says, pos = self.says[env_ids], self.pos_w[env_ids]
-        every, named = np.arange(len(says)), says[:, 1]
+        instruction_ids, pos = self.instruction_ids[env_ids], self.pos_w[env_ids]
+        every, named = np.arange(len(instruction_ids)), instruction_ids[:, 1]
         self._lifted[env_ids] |= pos[every, named, 2] > layout.HALF_M + goals.OFF_TABLE_M
         out["meant"][env_ids, :2] = pos[every, named, :2]
         begin = self._start[env_ids][every, named]
-        out["meant"][env_ids, 2:] = layout.spot(says, pos[..., :2], mats, begin)
+        out["meant"][env_ids, 2:] = layout.spot(instruction_ids, pos[..., :2], mats, begin)
 
     def now(self) -> goals.Now:
         """Scene state as last observed."""
         vel = self.hand.vel_w[:, :3]
         return goals.Now(
-            self.says,
+            self.instruction_ids,
             self.pos_w,
             self._speed,
             self.yaw_w,

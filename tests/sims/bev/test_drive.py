@@ -651,7 +651,7 @@ def test_info_of_a_long_drive_is_what_the_drives_say() -> None:
     sim = make(num_envs=n, limit_s=15.0)
     sim.queue_states(range(1 << 30, (1 << 30) + 4 * n))
     sim.reset(options={"stagger": True})
-    expert, started = sim.make_expert(clumsiness=1.0), torch.ones(n, dtype=torch.bool)
+    expert, started = sim.make_expert(episode_noise=1.0), torch.ones(n, dtype=torch.bool)
     ended, kinds = 0, set[str]()
     ids = sim.core.state_ids.copy()
     for _ in range(250):

@@ -26,7 +26,7 @@ def driven(steps: int, **options: Any) -> tuple[Any, dict[str, Array]]:
     sim = make(num_envs=N, **options)
     sim.queue_states(range(1 << 30, (1 << 30) + 10 * N))
     obs = sim.reset()
-    expert, started = sim.make_expert(noise=0.1, clumsiness=0.5), torch.ones(N, dtype=torch.bool)
+    expert, started = sim.make_expert(noise=0.1, episode_noise=0.5), torch.ones(N, dtype=torch.bool)
     for _ in range(steps):
         out = sim.step(expert.act(started))
         started, obs = out.terminated | out.truncated, out.obs

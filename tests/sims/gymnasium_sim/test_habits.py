@@ -367,7 +367,7 @@ def test_a_batch_is_judged_as_its_episodes_are(success: str, over: Any, steps: l
     for step in steps:
         episode.append(step)
         flag, reward, how = step
-        found = judge.judged(
+        found = judge.succeeded(
             np.array([flag, False]),
             np.ones(2, bool),
             np.array([reward, 9.0]),
@@ -421,8 +421,8 @@ def test_success_that_nobody_stated_is_called_so(tmp_path: Path) -> None:
         "text": "reaching the time limit",
         "stated": False,
     }
-    meant = make("Line", success="survival")
-    assert "success 100.0 % " in rated(evaluate(Idle(meant), meant, episodes=2))
+    grounding_keys = make("Line", success="survival")
+    assert "success 100.0 % " in rated(evaluate(Idle(grounding_keys), grounding_keys, episodes=2))
 
 
 def test_success_that_is_stated_late_is_not_mixed_up_in_silence() -> None:
@@ -431,10 +431,10 @@ def test_success_that_is_stated_late_is_not_mixed_up_in_silence() -> None:
     assert not evaluate(Idle(sim), sim, episodes=2).success.any()
     judge = Judge(signal_of("auto", "last"), 1, "gym/x", stated=False)
     yes, no = np.array([True]), np.array([False])
-    assert judge.judged(no, no, np.zeros(1), no, yes, no).all()
+    assert judge.succeeded(no, no, np.zeros(1), no, yes, no).all()
     with pytest.warns(UserWarning, match="1 episodes that ended before were judged by whether they reached the time"):
-        judge.judged(no, yes, np.zeros(1), no, no, no)
-    assert not judge.judged(no, no, np.zeros(1), no, yes, no).any()
+        judge.succeeded(no, yes, np.zeros(1), no, no, no)
+    assert not judge.succeeded(no, no, np.zeros(1), no, yes, no).any()
 
 
 def test_rewards_and_ends_go_by_the_same_success() -> None:

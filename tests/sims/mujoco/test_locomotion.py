@@ -87,7 +87,7 @@ def make(name: str, num_envs: int, **options: Any) -> MujocoSim:
     return robotrl.make_sim(name, num_envs=num_envs, **options)
 
 
-def placed(env: Any, qpos: np.ndarray, qvel: np.ndarray) -> np.ndarray:
+def on_device(env: Any, qpos: np.ndarray, qvel: np.ndarray) -> np.ndarray:
     """Put a Gymnasium env, newly reset, into a state; returns the observation there."""
     env.reset()
     env.unwrapped.set_state(qpos, qvel)
@@ -105,7 +105,7 @@ def compare(name: str, num_envs: int, steps: int, **options: Any) -> tuple[int, 
     given = {field: np.stack([getattr(env.unwrapped.data, field) for env in envs]) for field in ("qpos", "qvel")}
     seen = sim.reset(options=given)["state"].numpy()
     for i, env in enumerate(envs):
-        assert np.array_equal(placed(env, given["qpos"][i], given["qvel"][i]), seen[i])
+        assert np.array_equal(on_device(env, given["qpos"][i], given["qvel"][i]), seen[i])
     high = np.asarray(sim.action_spec.high)
     ended, largest = 0, 0.0
     for t in range(steps):
@@ -124,7 +124,7 @@ def compare(name: str, num_envs: int, steps: int, **options: Any) -> tuple[int, 
             if i in last:
                 # ours has begun anew: Gymnasium's goes on from the same start
                 ended += 1
-                assert np.array_equal(placed(env, qpos[i], qvel[i]), out.obs["state"][i].numpy()), where
+                assert np.array_equal(on_device(env, qpos[i], qvel[i]), out.obs["state"][i].numpy()), where
             assert np.array_equal(env.unwrapped.data.qpos, qpos[i]), where
             assert np.array_equal(env.unwrapped.data.qvel, qvel[i]), where
     for env in envs:

@@ -60,11 +60,11 @@ def test_held_out_compositions_are_new_combinations_of_known_words(family: Instr
 
 
 def test_no_sentence_has_two_meanings() -> None:
-    meant: dict[str, Composition] = {}
+    grounding_keys: dict[str, Composition] = {}
     for family in EVERY:
         for one in compositions(family):
             for way in range(2):
-                assert meant.setdefault(one.say(way), one) == one
+                assert grounding_keys.setdefault(one.say(way), one) == one
 
 
 @settings(max_examples=50, deadline=None)
@@ -419,7 +419,7 @@ def test_it_says_what_is_meant() -> None:
     """Where the named thing is, and where it is to end: by hand for a push, a mat, and a thing that stays."""
     sim = robotrl.make_sim("mujoco/tabletop", num_envs=60, seed=0, families="push,push-to,lift", things=3, mats=2)
     obs = sim.reset(seed=0)
-    assert sim.meant == ("meant",) and set(sim.privileged) == {"things", "meant"}
+    assert sim.grounding_keys == ("meant",) and set(sim.privileged) == {"things", "meant"}
     names = sim.observation_spec["things"].names
     seen = dict.fromkeys(("push", "push-to", "lift"), 0)
     for env, says in enumerate(sim.task.says):

@@ -15,32 +15,32 @@ NAMED = 3
 """Number of doubts that an error lists before it only counts them."""
 
 
-class Doubt(NamedTuple):
+class DataIssue(NamedTuple):
     """A property of a dataset that is probably wrong, but may be right."""
 
     text: str
     """Observed and expected values, as text."""
-    grave: bool
+    severe: bool
     """True if training is refused until the user accepts the data."""
 
 
-def settle(root: Path, doubts: Iterable[Doubt], accept: bool) -> None:
+def settle(root: Path, issues: Iterable[DataIssue], accept: bool) -> None:
     """Raise on grave doubts, and report the others in one warning; no effect if the user accepted the data.
 
     Args:
         root: the dataset's directory.
-        doubts: the doubts about it.
+        issues: the doubts about it.
         accept: whether the user has accepted the data.
 
     Raises:
         DataError: a grave doubt.
     """
-    found = list(dict.fromkeys(doubts))
+    found = list(dict.fromkeys(issues))
     if accept or not found:
         return
-    grave = [doubt.text for doubt in found if doubt.grave]
-    if grave:
-        more = f"; and {len(grave) - NAMED} more" if len(grave) > NAMED else ""
-        raise DataError(f"dataset {root}: {'; '.join(grave[:NAMED])}{more}; if you know it to be right: {KNOWN}")
-    said = "; ".join(doubt.text for doubt in found)
+    severe = [issue.text for issue in found if issue.severe]
+    if severe:
+        more = f"; and {len(severe) - NAMED} more" if len(severe) > NAMED else ""
+        raise DataError(f"dataset {root}: {'; '.join(severe[:NAMED])}{more}; if you know it to be right: {KNOWN}")
+    said = "; ".join(issue.text for issue in found)
     warnings.warn(f"dataset {root} is doubtful: {said}; if you know it to be right: {KNOWN}", stacklevel=3)
