@@ -50,9 +50,9 @@ def short_help(command: str, about: str, config: Any) -> str:
         config: the config with its defaults.
     """
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
-    told = [f"usage: {command} [--FIELD VALUE ...]"]
-    told += [textwrap.fill(" ".join(part.split()), width) for part in about.split("\n\n") if part.strip()]
-    told.append(textwrap.fill(_algorithm(config.algo), width))
+    stated = [f"usage: {command} [--FIELD VALUE ...]"]
+    stated += [textwrap.fill(" ".join(part.split()), width) for part in about.split("\n\n") if part.strip()]
+    stated.append(textwrap.fill(_algorithm(config.algo), width))
     rows = [
         ("--run-dir DIR", "The run's directory. Default: a new one in runs/."),
         ("--seeds N", "As many runs, with seeds in a row."),
@@ -64,9 +64,9 @@ def short_help(command: str, about: str, config: Any) -> str:
         textwrap.fill(text, width, initial_indent=f"  {flag:<{column - 2}}", subsequent_indent=" " * column)
         for flag, text in rows
     ]
-    told.append("\n".join(lines))
-    told.append(textwrap.fill(f"All fields, those of the sim included: {command} --help-all", width))
-    return "\n\n".join(told)
+    stated.append("\n".join(lines))
+    stated.append(textwrap.fill(f"All fields, those of the sim included: {command} --help-all", width))
+    return "\n\n".join(stated)
 
 
 def without_none(page: str) -> str:
