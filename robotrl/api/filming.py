@@ -183,12 +183,12 @@ def film(
     taken: list[list[Frames]] = [[] for _ in ids]
     size: list[tuple[int, int]] = []
     rewards: list[NDArray[np.float32]] = []
-    told: list[str] = [""] * len(ids)
+    recorded: list[str] = [""] * len(ids)
     with track(sum(map(len, plans)), "replays", "pictures") as bar:
 
         def look(step: int) -> None:
             if step == 0 and isinstance(sim, HasInstructions):
-                told[:] = sim.instructions()
+                recorded[:] = sim.instructions()
             envs = [
                 env for env, plan in enumerate(plans) if len(taken[env]) < len(plan) and plan[len(taken[env])] == step
             ]
@@ -210,7 +210,9 @@ def film(
         steps = tuple(plan[k] for k in kept)
         earned = tuple(float(step[env]) for step in rewards[:length])
         won, ret = bool(result.success[env]), float(result.returns[env])
-        replays.append(EpisodePictures(names[env], int(ids[env]), won, ret, length, steps, frames, earned, told[env]))
+        replays.append(
+            EpisodePictures(names[env], int(ids[env]), won, ret, length, steps, frames, earned, recorded[env])
+        )
     return FilmedEpisodes(replays, result)
 
 
