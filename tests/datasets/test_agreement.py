@@ -297,7 +297,7 @@ def test_another_rate_is_refused_with_both(factor: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "grave", "message"),
+    ("change", "severe", "message"),
     [
         (lambda t, k: t + 3.0 * (k > 5), True, r"frame 6 is 3\.3 s, after 0\.25 s: a pause where 0\.05 s .* \(3 gaps"),
         (lambda t, k: t + 0.1 * (k > 8), True, r"2 missing frames where 0\.05 s were expected \(2 gaps in all\)"),
