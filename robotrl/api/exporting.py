@@ -81,7 +81,9 @@ def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
     found: dict[str, list[np.ndarray]] = {key: [] for key in policy.observation_spec}
     count = first = 0
     while count < samples:
-        batch = ids[first : first + sim.num_envs]
+        # the length of episodes is known after the first ones: all others run at once
+        rounds = -(-(samples - count) * first // (count * sim.num_envs)) if count else 1
+        batch = ids[first : first + rounds * sim.num_envs]
         if not batch:
             raise ConfigError(f"samples is {samples}: the validation starts give only {count}")
         first += len(batch)

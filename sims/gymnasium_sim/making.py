@@ -13,6 +13,7 @@ from robotrl.errors import ConfigError, nearest, out_of_range
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
 from robotrl.sims.gymnasium_sim.pictures import draw_offscreen
 from robotrl.sims.gymnasium_sim.telling import Telling
+from robotrl.sims.interop.own_env import NAMESPACE
 from robotrl.utils.user_module import beside_the_user, user_callable, user_module
 
 ENDLESS = 2**31 - 1
@@ -67,6 +68,11 @@ def known_id(env_id: str) -> str:
 
 def _hint(name: str, module: str, before: set[str]) -> str:
     """Suggestion for an id that Gymnasium does not know."""
+    if name.startswith(f"{NAMESPACE}/"):
+        return (
+            "it was an environment of a Python program, which only that program has; expected an environment that a"
+            " module registers, 'gym/MODULE:ID': see docs/own-environment.md"
+        )
     stem = name.rpartition("-v")[0] or name
     versions = [known for known in gym.registry if known.rpartition("-v")[0] == stem]
     close = max(versions, key=_version) if versions else nearest(name, gym.registry)

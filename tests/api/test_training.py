@@ -17,7 +17,7 @@ import robotrl
 from robotrl.algos.ppo import PpoCfg
 from robotrl.errors import ConfigError
 from robotrl.policies.gaussian import GaussianCfg, GaussianPolicy
-from robotrl.registry import sim_options
+from robotrl.registry import make_sim, sim_options
 from tests.kits.paths_kit import ROOT
 
 TINY = {
@@ -159,3 +159,9 @@ def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     assert "value=1.0" in done.stdout
     assert (tmp_path / "point.bundle" / "manifest.json").exists()
+
+
+def test_an_environment_of_another_program_is_named_as_such() -> None:
+    """A run stores names: in a process that registers no such environment, the remedy is a module."""
+    with pytest.raises(ConfigError, match=r"gym/own/Elsewhere-v0.*gym/MODULE:ID.*own-environment\.md"):
+        make_sim("gym/own/Elsewhere-v0", num_envs=1, seed=0)
