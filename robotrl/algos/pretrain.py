@@ -43,7 +43,7 @@ from robotrl.spec import (
 )
 from robotrl.utils.batched import arrays_in_parts
 
-JUDGED = 1024
+MAX_HELD_OUT_FRAMES = 1024
 """Maximum number of held-out frames evaluated after each iteration; they are spread over all held-out frames."""
 LOOKING, READING = "looking", "reading"
 """Heads: "looking" predicts privileged quantities from images; "reading" predicts grounding targets from images and
@@ -214,9 +214,9 @@ class PretrainLearner(Learner):
         self._fresh: Frames | None = None
         """Frames of this iteration's new scenes."""
         self._held_out_frames = torch.arange(self._learned, dataset.num_frames)
-        if len(self._held_out_frames) > JUDGED:
+        if len(self._held_out_frames) > MAX_HELD_OUT_FRAMES:
             self._held_out_frames = self._held_out_frames[
-                torch.linspace(0, len(self._held_out_frames) - 1, JUDGED).long()
+                torch.linspace(0, len(self._held_out_frames) - 1, MAX_HELD_OUT_FRAMES).long()
             ]
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._loss = PretrainLoss(policy, cfg, *(self._width(prefix) for prefix in TARGETS_OF_HEADS)).to(setup.device)

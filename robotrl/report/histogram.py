@@ -65,7 +65,8 @@ def bins_of(values: NDArray[np.float64], whole: bool) -> Bins:
     if whole:
         width = max(math.ceil(width), 1)
     start = math.floor(low / width) * width - (0.5 if whole else 0.0)
-    return Bins(start, width, math.floor((high - start) / width) + 1)
+    # rounding may put the start above a single value
+    return Bins(start, width, max(math.floor((high - start) / width), 0) + 1)
 
 
 class _Plot(NamedTuple):

@@ -76,11 +76,11 @@ def test_what_is_held_out_is_judged_and_never_learned_from(demos: Path) -> None:
 
 
 def test_no_more_frames_are_evaluated_than_is_quick(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrain, "JUDGED", 5)
+    monkeypatch.setattr(pretrain, "MAX_HELD_OUT_FRAMES", 5)
     made = learner(demos)
     frames = read_dataset(demos)
     assert len(made._held_out_frames) == 5
-    assert (made._held_out_frames[0], made._judged[-1]) == (int(frames.offsets[19]), frames.num_frames - 1)
+    assert (made._held_out_frames[0], made._held_out_frames[-1]) == (int(frames.offsets[19]), frames.num_frames - 1)
 
 
 def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:

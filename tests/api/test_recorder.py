@@ -209,7 +209,7 @@ def test_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     names: dict[str, object] = {}
     text = PAGE.read_text()
-    person = text[text.index("## A person") : text.index("## A loop")]
+    person = text[text.index("## Teleoperation") : text.index("## Your own loop")]
     for language, code in BLOCK.findall(text.replace(person, "")):
         if code.startswith("# "):
             (tmp_path / code.split()[1]).write_text(code)
