@@ -62,7 +62,7 @@ class Now(NamedTuple):
     """Scene state of N envs; world frame, m, rad, m/s."""
 
     instruction_ids: Rows
-    """(N, 6) instruction, see `layout.TabletopStarts.says`."""
+    """(N, 6) instruction, see `layout.TabletopStarts.instruction_ids`."""
     pos: Array
     """(N, 6, 3) positions of the movable objects."""
     speed: Array

@@ -125,7 +125,7 @@ class Tabletop(ArmTask[WorldHand]):
         self._mats_w: Array = physics.batch.bind("mocap_pos")
         n = physics.batch.nsim
         self.instruction_ids: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
-        """(N, 6) instruction of each env; see `layout.TabletopStarts.says`."""
+        """(N, 6) instruction of each env; see `layout.TabletopStarts.instruction_ids`."""
         self.words: NDArray[np.int32] = np.zeros((n, MAX_WORDS), np.int32)
         """(N, MAX_WORDS) word numbers of the observed instruction."""
         self._start: Array = np.zeros((n, len(MOVABLES), 2))
@@ -248,7 +248,7 @@ class Tabletop(ArmTask[WorldHand]):
 
 
 def said_in(row: NDArray[np.int64]) -> str:
-    """Text of the instruction in a row of `layout.TabletopStarts.says`."""
+    """Text of the instruction in a row of `layout.TabletopStarts.instruction_ids`."""
     family, a, b, mat, direction, way = (int(x) for x in row)
     return Composition(InstructionFamily(family), a, b, mat, direction).say(way)
 

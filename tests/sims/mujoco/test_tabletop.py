@@ -127,7 +127,7 @@ def test_starts_are_functions_of_their_ids() -> None:
 
 def test_three_things_and_two_mats_stand_apart_and_what_is_named_is_there() -> None:
     found = lay(1300)
-    family, a, b, mat, _, _ = found.says.T
+    family, a, b, mat, _, _ = found.instruction_ids.T
     every = np.arange(len(family))
     assert (found.here.sum(axis=1) == 3).all() and (found.mats_here.sum(axis=1) == 2).all()
     assert found.here[every, a].all()
@@ -141,7 +141,7 @@ def test_three_things_and_two_mats_stand_apart_and_what_is_named_is_there() -> N
     assert np.nanmin(apart) > 2 * np.sqrt(2) * H
     # each thing, each mat and each direction comes up
     assert set(a.tolist()) == set(range(6)) and set(mat[mat >= 0].tolist()) == {0, 1, 2}
-    assert set(found.says[:, 4].tolist()) == {-1, *range(len(DIRECTIONS))}
+    assert set(found.instruction_ids[:, 4].tolist()) == {-1, *range(len(DIRECTIONS))}
 
 
 @pytest.mark.parametrize(("things", "mats"), [(1, 0), (2, 0), (2, 3), (6, 2)])
@@ -150,14 +150,14 @@ def test_the_table_is_as_full_as_asked_for(things: int, mats: int) -> None:
     found = layout.lay(np.arange(300), layout.deck(families, "all", things, mats))
     every = np.arange(300)
     assert (found.here.sum(axis=1) == things).all() and (found.mats_here.sum(axis=1) == mats).all()
-    assert found.here[every, found.says[:, 1]].all()
+    assert found.here[every, found.instruction_ids[:, 1]].all()
     pos = np.where(found.here[..., None], found.pos, np.nan)
     assert (found.pos[~found.here][:, 0] == layout.AWAY_M).all()
     if things > 1:
         apart = np.linalg.norm(pos[:, :, None] - pos[:, None], axis=-1)[:, ~np.eye(6, dtype=bool)]
         assert np.nanmin(apart) > 2 * np.sqrt(2) * H
     # what is said of a start does not depend on how full its table is
-    assert np.array_equal(found.says, layout.lay(every, layout.deck(families, "all")).says)
+    assert np.array_equal(found.instruction_ids, layout.lay(every, layout.deck(families, "all")).instruction_ids)
 
 
 def test_a_sim_shows_as_many_things_as_asked_for() -> None:
@@ -171,10 +171,10 @@ def test_a_sim_shows_as_many_things_as_asked_for() -> None:
 @pytest.mark.parametrize("which", ["seen", "held-out"])
 def test_starts_draw_from_the_wanted_compositions(which: Any) -> None:
     found = lay(650, which)
-    drawn = {Composition(InstructionFamily(row[0]), *row[1:5]) for row in found.says.tolist()}
+    drawn = {Composition(InstructionFamily(row[0]), *row[1:5]) for row in found.instruction_ids.tolist()}
     allowed = {one for family in EVERY for one in compositions(family, which)}
     assert drawn <= allowed and {one.family for one in drawn} == set(EVERY)
-    assert [InstructionFamily(f) for f in found.says[:13, 0]] == list(EVERY)
+    assert [InstructionFamily(f) for f in found.instruction_ids[:13, 0]] == list(EVERY)
 
 
 def test_pushes_have_a_free_way() -> None:
@@ -194,7 +194,7 @@ def now(one: Composition, **changes: Any) -> goals.Now:
     pos[..., 2] = H
     start = pos[..., :2].copy()
     plain: dict[str, Any] = {
-        "says": np.array([[*one, 0]]),
+        "instruction_ids": np.array([[*one, 0]]),
         "pos": pos,
         "speed": np.zeros((1, 6)),
         "yaw": np.zeros((1, 6)),
@@ -290,7 +290,7 @@ def test_distance_has_shrunk_where_it_is_done(one: Composition, changes: dict[st
     rows = np.arange(1)
 
     def left(state: goals.Now) -> float:
-        tip = np.linalg.norm(state.tip - state.pos[rows, state.says[:, 1]])
+        tip = np.linalg.norm(state.tip - state.pos[rows, state.instruction_ids[:, 1]])
         return float(goals.distance(state)[0] - goals.METRES_PER_TIP_M * tip)
 
     if one.family == InstructionFamily.POINT:
@@ -376,7 +376,7 @@ def test_lifting_is_remembered_when_a_state_is_restored() -> None:
     """A push that was a lift stays one, also in a sim that was restored in between."""
     sim = robotrl.make_sim("mujoco/tabletop", num_envs=1, seed=0, families=["push-to"])
     sim.reset(1)
-    thing = sim.task.things[int(sim.task.says[0, 1])]
+    thing = sim.task.things[int(sim.task.instruction_ids[0, 1])]
     thing.pos_w[0, 2] += 0.05
     sim.step(torch.zeros(1, 5))
     assert sim.task.now().lifted.tolist() == [True]
@@ -387,7 +387,7 @@ def test_lifting_is_remembered_when_a_state_is_restored() -> None:
         for _ in range(20):
             some.step(torch.zeros(1, 5))
         assert some.task.now().lifted.tolist() == [True]
-        assert some.task.now().pos[0, int(some.task.says[0, 1]), 2] == pytest.approx(H, abs=2e-3)
+        assert some.task.now().pos[0, int(some.task.instruction_ids[0, 1]), 2] == pytest.approx(H, abs=2e-3)
 
 
 def test_the_camera_sees_the_named_things() -> None:
@@ -422,7 +422,7 @@ def test_it_says_what_is_meant() -> None:
     assert sim.grounding_keys == ("meant",) and set(sim.privileged) == {"things", "meant"}
     names = sim.observation_spec["things"].names
     seen = dict.fromkeys(("push", "push-to", "lift"), 0)
-    for env, says in enumerate(sim.task.says):
+    for env, says in enumerate(sim.task.instruction_ids):
         family, a, _, mat, direction, _ = says
         thing = MOVABLES[a].replace(" ", "_")
         own = torch.stack([obs["things"][env, names.index(f"{thing}_pos_{axis}_w")] for axis in "xy"])
