@@ -127,7 +127,7 @@ if not _installed_from_here():
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: keep the garbage collector from looking through it again and again."""
+    """Keep the garbage collector from looking again and again through all that was imported and collected."""
     gc.collect()
     gc.freeze()
 

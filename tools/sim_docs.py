@@ -23,6 +23,7 @@ import robotrl
 from robotrl.registry import SIMS, sim_options
 from robotrl.spec import HasCamera, HasExpert, HasParams, HasPrivileged, HasState, HasStateIds, Spec
 from robotrl.spec.json_fields import hints_of, name_values
+from robotrl.utils.source_texts import class_texts, field_texts, texts_below
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "sims"
 INDEX = FOLDER / "README.md"
@@ -75,13 +76,9 @@ def spec_table(key: str, spec: Spec) -> str:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Field name of a dataclass to the docstring below it, base classes included."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(base):
-            tree = ast.parse(inspect.cleandoc(inspect.getsource(base))).body[0]
-            found |= documented(tree.body if isinstance(tree, ast.ClassDef) else [])
-    return found
+    """Field name of a dataclass to the docstring below it, base classes included; "" where there is none."""
+    texts = field_texts(cls)
+    return {field.name: texts.get(field.name, "") for field in dataclasses.fields(cls)}
 
 
 def default_text(value: Any) -> str:
@@ -187,21 +184,10 @@ def widths(specs: dict[str, Spec]) -> str:
     return ", ".join(f"`{key}` {width(spec)}" for key, spec in specs.items())
 
 
-def documented(body: Sequence[ast.stmt]) -> dict[str, str]:
-    """Name to the string below its assignment."""
-    found: dict[str, str] = {}
-    for here, below in zip(body, [*body[1:], ast.Pass()], strict=True):
-        target = here.targets[0] if isinstance(here, ast.Assign) else getattr(here, "target", None)
-        is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-        if isinstance(target, ast.Name):
-            found[target.id] = " ".join(str(below.value.value).split()) if is_text else ""
-    return found
-
-
 def constants(asked: Asked) -> str:
     """`constants MODULE NAME ...`: values of a module's constants, with their docstrings."""
     module = importlib.import_module(asked.words[0])
-    said = documented(ast.parse(inspect.getsource(module)).body)
+    said = texts_below(ast.parse(inspect.getsource(module)).body)
     rows = [(f"`{name}`", shown(getattr(module, name)), said[name]) for name in asked.words[1:]]
     if not any(text for *_, text in rows):
         return table(("constant", "value"), [row[:2] for row in rows])
@@ -211,8 +197,7 @@ def constants(asked: Asked) -> str:
 def fields(asked: Asked) -> str:
     """`fields MODULE CLASS`: fields of a dataclass or NamedTuple, with defaults and docstrings."""
     cls = getattr(importlib.import_module(asked.words[0]), asked.words[1])
-    tree = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
-    said = documented(tree.body if isinstance(tree, ast.ClassDef) else [])
+    said = class_texts(cls)
     default: dict[str, Any]
     if dataclasses.is_dataclass(cls):
         default = {f.name: f.default for f in dataclasses.fields(cls)}

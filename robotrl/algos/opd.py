@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.engine import Context, LossModule, LossOut
 from robotrl.engine.minibatches import part
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.fn import distill
 from robotrl.fn.text import tokens
 from robotrl.learners.episodes import EpisodeCfg, EpisodeLearner
@@ -24,7 +24,7 @@ from robotrl.learners.on_policy import finite
 from robotrl.learners.token_policy import TokenActing
 from robotrl.peft.lora import weights_sha256
 from robotrl.run.policy_checkpoint import load_policy
-from robotrl.spec import reads
+from robotrl.spec import HasTokens, reads
 
 Divergence = Literal["reverse", "forward", "labels"]
 DIVERGENCES: dict[Divergence, Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]] = {
@@ -32,7 +32,7 @@ DIVERGENCES: dict[Divergence, Callable[[Tensor, Tensor, Tensor, Tensor, float], 
     "forward": distill.forward_kl,
     "labels": distill.labels,
 }
-SAME = ("bins", "horizon", "words", "action_spec")
+SAME = ("bins", "horizon", "action_spec")
 """Attributes in which teacher and student must agree, besides the mapping from tokens to actions."""
 
 
@@ -157,12 +157,16 @@ def check_teacher(teacher: Any, student: Any) -> None:
     """Check that teacher and student use the same tokens, and that the student has all observations of the teacher.
 
     Raises:
+        CapabilityError: the teacher has no tokens.
         ConfigError: they differ; names both values.
     """
+    loaded: object = teacher
+    if not isinstance(loaded, HasTokens):
+        raise CapabilityError(f"teacher {type(teacher).__name__} lacks HasTokens: expected an autoregressive policy")
     for name in SAME:
-        theirs, expected = getattr(teacher, name, None), getattr(student, name)
-        if theirs != expected:
-            raise ConfigError(f"{name} of the teacher is {theirs}: expected {expected}, as of the student")
+        found, expected = getattr(teacher, name), getattr(student, name)
+        if found != expected:
+            raise ConfigError(f"{name} of the teacher is {found}: expected {expected}, as of the student")
     for key, spec in teacher.observation_spec.items():
         own_spec = student.observation_spec.get(key)
         if own_spec is None or (own_spec.shape, own_spec.dtype) != (spec.shape, spec.dtype):
@@ -171,5 +175,7 @@ def check_teacher(teacher: Any, student: Any) -> None:
                 f"the teacher reads {key!r}, {spec.dtype} {spec.shape}: the student has {has}; expected a teacher that"
                 " sees what the student sees"
             )
+        if own_spec.words != spec.words:
+            raise ConfigError(f"words of the teacher is {spec.words}: expected {own_spec.words}, as of the student")
     if teacher.transforms.outputs != student.transforms.outputs:
         raise ConfigError("statistics of the teacher's actions are not the student's: expected the same")

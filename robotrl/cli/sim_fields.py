@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from robotrl.registry import SIMS
+from robotrl.utils.source_texts import module_tree
 
 
 class SimField(NamedTuple):
@@ -91,7 +89,8 @@ def _listed(kind: ast.expr) -> tuple[str, ...]:
 
 def _definition(module: str, name: str) -> _Found | None:
     """Where a name that a module uses is defined, through imports of robotrl and of the module's package."""
-    for node in _tree(module):
+    tree = module_tree(module)
+    for node in [] if tree is None else tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return _Found(module, node)
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
@@ -101,12 +100,3 @@ def _definition(module: str, name: str) -> _Found | None:
             if alias is not None and node.module.split(".")[0] == module.split(".")[0]:
                 return _definition(node.module, alias.name)
     return None
-
-
-@cache
-def _tree(module: str) -> list[ast.stmt]:
-    try:
-        spec = importlib.util.find_spec(module) if module else None
-        return [] if spec is None or spec.origin is None else ast.parse(Path(spec.origin).read_bytes()).body
-    except (ImportError, OSError, SyntaxError, ValueError):
-        return []

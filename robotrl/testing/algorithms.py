@@ -6,12 +6,10 @@ An algorithm of another package is checked in the same way: `for check in CHECKS
 from __future__ import annotations
 
 import copy
-import json
 import math
 import random
 import tempfile
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +24,7 @@ from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from robotrl.spec import Step, VecSim
 from robotrl.spec.algorithms import LearnerCfg, MemoryNeeds
-from robotrl.spec.json_fields import check_settings, settings_from_json
+from robotrl.testing.settings import check_frozen_json
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
 
@@ -84,7 +82,7 @@ class CountingSim:
 
 
 def checkpoint(learner: Learner) -> dict[str, Any]:
-    """What a checkpoint holds of a learner: written to disk and read again, so it shares no memory with it."""
+    """Checkpoint of a learner, written to disk and read again, so that it shares no memory with it."""
     tree = {"policy": policy_tree(learner.policy), "learner": learner.state()}
     with tempfile.TemporaryDirectory() as folder:
         path = write_checkpoint(Path(folder) / "checkpoint", tree, step=1, kind=type(learner).__name__)
@@ -142,16 +140,7 @@ def settings_are_frozen_json(case: AlgorithmCase) -> None:
     assert ALGORITHMS.load(case.name) is type(case.cfg)
     is_learner_cfg = isinstance(case.cfg, LearnerCfg)
     assert is_learner_cfg, f"{type(case.cfg).__name__} is no LearnerCfg"
-    assert type(case.cfg).__doc__, "robotrl list shows the first line of the docstring"
-    check_settings(case.cfg)
-    for field in fields(case.cfg)[:1]:
-        try:
-            setattr(case.cfg, field.name, getattr(case.cfg, field.name))
-        except FrozenInstanceError:
-            continue
-        raise AssertionError(f"{type(case.cfg).__name__} is not frozen")
-    stored = json.loads(json.dumps(asdict(case.cfg), allow_nan=False))
-    assert type(case.cfg)(**settings_from_json(stored)) == case.cfg
+    check_frozen_json(case.cfg)
     assert isinstance(case.cfg.memory, MemoryNeeds)
     assert isinstance(case.cfg.reads_rewards, bool)
 

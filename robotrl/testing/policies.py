@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, asdict, fields
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -19,7 +18,7 @@ from robotrl.fn.bc_loss import DrawShape, HasNoiseLevels, clone_loss_of
 from robotrl.fn.chain import Kernel, chain_log_prob, ddim, flow_sde, integrate, noise_net, sample
 from robotrl.registry import POLICIES
 from robotrl.spec import HasChain, HasDecode, HasDensity, HasLogProb, HasTokens, Policy, Spec
-from robotrl.spec.json_fields import check_settings, settings_from_json
+from robotrl.testing.settings import check_frozen_json
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize, numpy_backend
 
 INF = float("inf")
@@ -145,16 +144,7 @@ def it_declares_what_it_can_do(case: PolicyCase) -> None:
 
 def settings_are_frozen_json(case: PolicyCase) -> None:
     """Settings are a frozen dataclass of JSON values with a docstring."""
-    cfg = case.built().cfg
-    assert type(cfg).__doc__, "robotrl list shows the first line of the docstring"
-    check_settings(cfg)
-    for field in fields(cfg)[:1]:
-        try:
-            setattr(cfg, field.name, getattr(cfg, field.name))
-        except FrozenInstanceError:
-            continue
-        raise AssertionError(f"{type(cfg).__name__} is not frozen")
-    assert type(cfg)(**settings_from_json(json.loads(json.dumps(asdict(cfg), allow_nan=False)))) == cfg
+    check_frozen_json(case.built().cfg)
 
 
 @torch.no_grad()

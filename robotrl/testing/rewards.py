@@ -5,8 +5,6 @@ A source of another package is checked in the same way: `for check in CHECKS: ch
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +18,7 @@ from robotrl.registry import REWARDS
 from robotrl.rewards.relabel import RewardedSim, with_rewards
 from robotrl.rewards.source import RewardSetup, RewardSource, Score, SimTransition
 from robotrl.spec import Spec, VecSim
-from robotrl.spec.json_fields import check_settings, settings_from_json
+from robotrl.testing.settings import check_frozen_json
 
 SIZES = (1, 7)
 """Numbers of envs that a source must work with."""
@@ -145,17 +143,7 @@ def same(one: list[Score], other: list[Score], envs: Any = slice(None)) -> None:
 def settings_are_frozen_json(case: RewardCase) -> None:
     """Settings are a frozen dataclass of JSON values, of the class that the registry has under the name."""
     assert REWARDS.load(case.name) is type(case.cfg)
-    assert type(case.cfg).__doc__, "robotrl list shows the first line of the docstring"
-    check_settings(case.cfg)
-    first = dataclasses.fields(case.cfg)[:1]
-    for field in first:
-        try:
-            setattr(case.cfg, field.name, getattr(case.cfg, field.name))
-        except dataclasses.FrozenInstanceError:
-            continue
-        raise AssertionError(f"{type(case.cfg).__name__} is not frozen")
-    stored = json.loads(json.dumps(dataclasses.asdict(case.cfg), allow_nan=False))
-    assert type(case.cfg)(**settings_from_json(stored)) == case.cfg
+    check_frozen_json(case.cfg)
 
 
 def scores_are_one_number_an_env(case: RewardCase) -> None:

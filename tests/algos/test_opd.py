@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tests.kits.learner_kit as kit
-from robotrl.algos.opd import DIVERGENCES, OpdCfg, OpdLearner
+from robotrl.algos.opd import DIVERGENCES, OpdCfg, OpdLearner, check_teacher
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn import distill
@@ -172,6 +172,17 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     teacher = saved(tmp_path / "teacher", policy_on(tabletop(1)))
     with raises_naming(ConfigError, "algo.divergence", "revers", nearest="reverse"):
         student(teacher, divergence="revers")
+
+
+def test_a_teacher_without_tokens_or_with_other_words_is_refused() -> None:
+    with pytest.raises(CapabilityError, match="teacher FlowPolicy lacks HasTokens"):
+        check_teacher(kit.flow(), policy_on(tabletop(1)))
+    other = policy_on(tabletop(1))
+    (key,) = (key for key, spec in other.observation_spec.items() if spec.words)
+    spec = other.observation_spec[key]
+    other.observation_spec = {**other.observation_spec, key: replace(spec, words=spec.words[::-1])}
+    with pytest.raises(ConfigError, match="words of the teacher is"):
+        check_teacher(other, policy_on(tabletop(1)))
 
 
 def test_another_teacher_on_a_resume_is_refused(tmp_path: Path) -> None:

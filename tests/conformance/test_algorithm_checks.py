@@ -15,6 +15,7 @@ from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.parts import Part
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.rollout.collector import Collector, Decision
+from robotrl.spec import HasDensity
 from robotrl.spec.algorithms import LearnerCfg
 from robotrl.testing import algorithms as checks
 from robotrl.testing.algorithms import AlgorithmCase
@@ -29,7 +30,7 @@ class NudgeCfg(LearnerCfg):
     """Settings of an algorithm that pulls actions to those of steps that paid."""
 
     fault: str = ""
-    """What is wrong with it."""
+    """Its fault."""
     lr: float = 0.01
     """Step size."""
 
@@ -47,7 +48,7 @@ class Nudge(Learner):
         sim = setup.make_sim()
         policy: Any = setup.init_policy
         self.policy = setup.fresh(sim.observation_spec, sim.action_spec, TRANSFORMS) if policy is None else policy
-        if self.fault != "accepts all" and not hasattr(self.policy, "density"):
+        if self.fault != "accepts all" and not isinstance(self.policy, HasDensity):
             raise CapabilityError("policy lacks HasDensity")
         self.momentum = [torch.zeros_like(x) for x in self.policy.parameters()]
         self.generator = torch.Generator().manual_seed(0 if self.fault == "one seed" else setup.seed)

@@ -1,4 +1,4 @@
-"""What every algorithm must do, run on a small training of each; a new algorithm is one more row of `CASES`."""
+"""Contract of every algorithm, checked in a small training of each; a new algorithm is one more row of `CASES`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GAUSSIAN = GaussianCfg(horizon=1, hidden=(32, 32))
 
 
 class Data(NamedTuple):
-    """What algorithms learn from."""
+    """Datasets and policies that algorithms learn from."""
 
     walks: Path
     """Demonstrations without rewards."""

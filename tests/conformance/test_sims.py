@@ -187,12 +187,12 @@ def sample(number: int) -> Any:
     return ADAPTERS[number].make(1)
 
 
-def adapters(capability: type | None = None, needs: str | None = None) -> Callable[[Any], Any]:
+def adapters(capability: type | None = None, needs: Callable[[Adapter], Any] | None = None) -> Callable[[Any], Any]:
     """Parametrise over the adapters that declare a capability, and whose row has what the test needs."""
     rows = [
         row
         for number, row in enumerate(ADAPTERS)
-        if (capability is None or isinstance(sample(number), capability)) and (needs is None or getattr(row, needs))
+        if (capability is None or isinstance(sample(number), capability)) and (needs is None or needs(row))
     ]
     return pytest.mark.parametrize("adapter", rows, ids=[row.name for row in rows])
 
@@ -212,7 +212,7 @@ def test_what_every_sim_must_do(adapter: Adapter, check: Callable[[SimCase], Non
 # the record
 
 
-@adapters(needs="short_steps")
+@adapters(needs=lambda row: row.short_steps)
 def test_time_limit_truncates_and_nothing_else(adapter: Adapter) -> None:
     sim = adapter.make(4, **adapter.short)
     sim.reset(seed=0)
@@ -225,7 +225,7 @@ def test_time_limit_truncates_and_nothing_else(adapter: Adapter) -> None:
         assert truncated == [t % adapter.short_steps == 0] * 4
 
 
-@adapters(HasFinalObs, needs="short_steps")
+@adapters(HasFinalObs, needs=lambda row: row.short_steps)
 def test_final_obs_is_what_a_sim_without_the_limit_shows(adapter: Adapter) -> None:
     n = 4
     short, long = adapter.make(n, seed=3, **adapter.short), adapter.make(n, seed=3, **adapter.long)
@@ -251,7 +251,7 @@ def test_final_obs_is_what_a_sim_without_the_limit_shows(adapter: Adapter) -> No
 # exact state
 
 
-@adapters(HasState, needs="short_steps")
+@adapters(HasState, needs=lambda row: row.short_steps)
 def test_a_restored_sim_continues_bit_for_bit(adapter: Adapter, tmp_path: Path) -> None:
     n = 6
     sim = adapter.make(n, seed=5, **adapter.short, **adapter.randomization)
@@ -279,7 +279,7 @@ def test_a_restored_sim_continues_bit_for_bit(adapter: Adapter, tmp_path: Path) 
 # numbered starts
 
 
-@adapters(HasStateIds, needs="short_steps")
+@adapters(HasStateIds, needs=lambda row: row.short_steps)
 def test_queued_starts_are_used_in_order_and_once(adapter: Adapter) -> None:
     n = 3
     sim = adapter.make(n, **adapter.short)
@@ -328,7 +328,7 @@ def test_an_id_is_one_start_at_every_place_and_in_every_process(
     assert any(rows[0] != rows[1] for rows in here.values())
 
 
-@adapters(HasStateIds, needs="short_steps")
+@adapters(HasStateIds, needs=lambda row: row.short_steps)
 def test_a_restart_leaves_nothing_of_the_episode_before(adapter: Adapter) -> None:
     n = 4
     used = adapter.make(n, **adapter.short, **adapter.randomization)
@@ -345,7 +345,7 @@ def test_a_restart_leaves_nothing_of_the_episode_before(adapter: Adapter) -> Non
     assert_same(play(used, rest), play(fresh, rest))
 
 
-@adapters(HasStateIds, needs="long")
+@adapters(HasStateIds, needs=lambda row: row.long)
 def test_an_env_does_not_notice_its_neighbours(adapter: Adapter) -> None:
     crowd = adapter.make(7, **adapter.long)
     ids = list(crowd.state_ids("val")[:7])
@@ -363,7 +363,7 @@ def test_an_env_does_not_notice_its_neighbours(adapter: Adapter) -> None:
             assert one.reward[0] == many.reward[place]
 
 
-@adapters(needs="threads")
+@adapters(needs=lambda row: row.threads)
 def test_threads_change_nothing(adapter: Adapter) -> None:
     assert adapter.threads
     trajectories = []
@@ -377,7 +377,7 @@ def test_threads_change_nothing(adapter: Adapter) -> None:
 # parameters
 
 
-@adapters(HasParams, needs="param")
+@adapters(HasParams, needs=lambda row: row.param)
 def test_a_parameter_changes_one_env_and_no_other(adapter: Adapter) -> None:
     assert adapter.param
     name, value = adapter.param
@@ -395,7 +395,7 @@ def test_a_parameter_changes_one_env_and_no_other(adapter: Adapter) -> None:
         assert same == [True, False, True]
 
 
-@adapters(HasParams, needs="randomization")
+@adapters(HasParams, needs=lambda row: row.randomization)
 def test_randomisation_is_a_function_of_the_start(adapter: Adapter) -> None:
     found = []
     for num_envs, seed, order in ((6, 0, range(6)), (6, 9, range(5, -1, -1))):
@@ -479,7 +479,7 @@ def solved(adapter: Adapter, episodes: int, **expert: Any) -> tuple[np.ndarray, 
     return success, modes
 
 
-@adapters(HasExpert, needs="starts")
+@adapters(HasExpert, needs=lambda row: row.starts)
 def test_each_way_of_the_expert_works(adapter: Adapter) -> None:
     modes = adapter.make(1).make_expert().modes
     assert len(modes) >= 2
@@ -489,14 +489,14 @@ def test_each_way_of_the_expert_works(adapter: Adapter) -> None:
         assert success.mean() >= 0.95, mode
 
 
-@adapters(HasExpert, needs="starts")
+@adapters(HasExpert, needs=lambda row: row.starts)
 def test_each_way_has_its_share_of_the_demonstrations(adapter: Adapter) -> None:
     success, used = solved(adapter, adapter.starts, noise=0.1)
     shares = np.bincount(used[success], minlength=2) / success.sum()
     assert shares.min() >= 0.3
 
 
-@adapters(HasExpert, needs="starts")
+@adapters(HasExpert, needs=lambda row: row.starts)
 def test_handicaps_cost_success(adapter: Adapter) -> None:
     starts = max(12, min(adapter.starts, 128) // 2)
     unhindered = solved(adapter, starts)[0].mean()
@@ -506,7 +506,7 @@ def test_handicaps_cost_success(adapter: Adapter) -> None:
         assert rates == sorted(rates, reverse=True), handicap
 
 
-@adapters(HasExpert, needs="starts")
+@adapters(HasExpert, needs=lambda row: row.starts)
 def test_experts_repeat_with_their_seed(adapter: Adapter) -> None:
     found = []
     for seed in (3, 3, 4):

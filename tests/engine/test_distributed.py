@@ -188,7 +188,7 @@ def test_a_share_of_rows_is_even_whatever_each_process_has(monkeypatch):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> list[dict[str, Any]]:
-    """What two processes did, one after the other, in one launch."""
+    """Results of two processes, one work after the other, in one launch."""
     path = tmp_path_factory.mktemp("two")
     work = """
 with distributed.joined(120) as world:

@@ -137,16 +137,21 @@ def what_became(one: Any, iterations: int = 2) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def together(tmp_path_factory) -> list[dict[str, Any]]:
-    """What two processes of every other learner did, in one launch."""
-    path = tmp_path_factory.mktemp("others")
+def launched(function: str, path: Path) -> list[dict[str, Any]]:
+    """Results of a function of this module in two processes that share walks and a teacher."""
     kit.write_walks(path / "walks")
     opd.saved(path / "teacher", teacher())
-    work = "with distributed.joined(200) as world: write(path, others(world, path / 'walks'))"
-    done = launch(__name__, work, path)
+    done = launch(
+        __name__, f"with distributed.joined(200) as world: write(path, {function}(world, path / 'walks'))", path
+    )
     assert done.returncode == 0, done.stderr
     return found_by_all(path)
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory) -> list[dict[str, Any]]:
+    """Results of two processes that train every other learner, in one launch."""
+    return launched("others", tmp_path_factory.mktemp("others"))
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -163,14 +168,8 @@ def test_every_learner_that_learns_together_stays_one(together, name):
 
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory) -> list[dict[str, Any]]:
-    """What two processes did with weights that each had a part of."""
-    path = tmp_path_factory.mktemp("spread")
-    kit.write_walks(path / "walks")
-    opd.saved(path / "teacher", teacher())
-    work = "with distributed.joined(200) as world: write(path, spread_out(world, path / 'walks'))"
-    done = launch(__name__, work, path)
-    assert done.returncode == 0, done.stderr
-    return found_by_all(path)
+    """Results of two processes that train weights of which each has a part."""
+    return launched("spread_out", tmp_path_factory.mktemp("spread"))
 
 
 @pytest.mark.parametrize("name", SPREAD)

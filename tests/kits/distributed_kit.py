@@ -38,12 +38,12 @@ def do(module: str, work: str, path: str) -> None:
 
 
 def write(path: Path, found: Any) -> None:
-    """Write what this process found."""
+    """Write the result of this process, for the test that launched it."""
     (path / f"{os.environ['RANK']}.found").write_bytes(pickle.dumps(found))
 
 
 def found_by_all(path: Path) -> list[Any]:
-    """What the processes wrote, in the order of their ranks."""
+    """Results of the processes, in the order of their ranks."""
     return [pickle.loads((path / f"{rank}.found").read_bytes()) for rank in range(PROCESSES)]
 
 

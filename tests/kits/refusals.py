@@ -14,7 +14,10 @@ E = TypeVar("E", bound=BaseException)
 
 
 def times_named(text: str, part: object) -> int:
-    """How often a text has `part` as a word or number of its own: "1" is in "is 1:" and not in "10", "-1" or "0.1"."""
+    """Number of times that a text has `part` as a word or number of its own.
+
+    "1" is in "is 1:" and not in "10", "-1" or "0.1".
+    """
     return len(re.findall(rf"(?<![\w.-]){re.escape(str(part))}(?!\.?\w)", text))
 
 

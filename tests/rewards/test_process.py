@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robotrl.algos.vla_rl import VlaRlCfg, VlaRlLearner
+from robotrl.algos.vla_rl import VlaRlLearner
 from robotrl.cli.commands.sim_flags import parse_options
 from robotrl.cli.commands.train import parse_config, split_names
 from robotrl.cli.main import main
@@ -56,6 +56,7 @@ from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
 from robotrl.spec import Spec, privileged
 from robotrl.training import resume, train
+from tests.algos import test_vla_rl as vla_rl
 from tests.algos.test_grpo import policy_on, tabletop
 from tests.algos.test_opd import saved
 from tests.kits.commands import TABLETOP_VLA_RL
@@ -534,15 +535,7 @@ def test_settings_of_the_term_are_refused(trained: ProcessReward, options: dict[
 
 # VLA-RL
 
-ALGO = VlaRlCfg(
-    env_steps=8 * 8 * 3,
-    num_steps=8,
-    minibatch=16,
-    critic_warmup_env_steps=1,
-    critic_hidden=(32,),
-    lr=1e-3,
-    critic_lr=3e-3,
-)
+ALGO = vla_rl.CFG
 
 
 def learner(reward: Path | None, sim: Any = tabletop, **changes: Any) -> VlaRlLearner:

@@ -235,6 +235,7 @@ def test_the_command_line_imports_what_works_only_when_it_runs():
         "spec.sim_options",
         "utils.files",
         "utils.safe_path",
+        "utils.source_texts",
     }
     light |= {"importers.layouts", "utils.installation", "utils.lazy"}
     light |= {

@@ -132,7 +132,7 @@ def test_the_line_that_installs_an_extra_names_where_robotrl_came_from(monkeypat
 
 
 def test_a_package_that_comes_onto_the_path_later_is_seen(tmp_path, monkeypatch):
-    """What is installed is looked up once for each `sys.path`."""
+    """Installed packages are searched once for each `sys.path`."""
     table = Table("sim", {}, "robotrl.sims")
     assert "late/task" not in table.rows()
     info = tmp_path / "late-1.0.dist-info"

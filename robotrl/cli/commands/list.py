@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
 import tyro
 
 from robotrl.cli.commands.parsing import parse
+from robotrl.utils.source_texts import module_tree
 
 Kind = Literal["all", "sims", "policies", "algorithms", "rewards", "presets", "robots", "encoders", "benches"]
 BY_MODULE = ("policies", "algorithms", "benches")
@@ -93,12 +92,7 @@ def describe(target: str, by_module: bool) -> str:
         by_module: take the module's docstring, without a name that it begins with ("`gym/ID`: ...").
     """
     module, _, attribute = target.partition(":")
-    try:
-        spec = importlib.util.find_spec(module)
-        tree = ast.parse(Path(spec.origin).read_bytes()) if spec is not None and spec.origin is not None else None
-    except (ImportError, OSError, SyntaxError, ValueError):
-        return ""
-    found = None
+    tree, found = module_tree(module), None
     if tree is not None and by_module:
         found = ast.get_docstring(tree)
     elif tree is not None:

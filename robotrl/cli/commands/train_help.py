@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import re
 import shutil
 import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 from robotrl.registry import ALGORITHMS
+from robotrl.utils.source_texts import field_texts
 
 MOST_SET = (
     "init_from",
@@ -113,22 +111,3 @@ def in_effect(value: Any, text: str) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def field_texts(cls: type) -> Mapping[str, str]:
-    """Texts below the fields of a dataclass, those of its bases included; in one line each."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        try:
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except (OSError, TypeError, SyntaxError):  # made at run time
-            continue
-        assert isinstance(tree, ast.ClassDef)
-        for node, below in zip(tree.body, tree.body[1:], strict=False):
-            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-                continue
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                found[node.target.id] = " ".join(str(below.value.value).split())
-    return found
