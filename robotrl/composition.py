@@ -9,13 +9,14 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from robotrl.config import (
     DEFAULT_EVERY,
     CountsEnvSteps,
+    EvalCfg,
     SimCfg,
     TrainCfg,
     WeightedReward,
     changed_options,
     has_offline_part,
 )
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, unknown
 from robotrl.registry import ALGORITHMS, POLICIES, REWARDS, sim_options
 
 EVALUATIONS = 10
@@ -171,8 +172,14 @@ def with_sim(cfg: TrainCfg[Any, Any], name: str) -> tuple[TrainCfg[Any, Any], li
 
 
 def _with(part: Any, path: list[str], value: Any) -> Any:
-    """A config with one field set; unchanged if it has no such field."""
+    """A config with one field set; unchanged if it is an algorithm's or a policy's that has no such field.
+
+    Raises:
+        ConfigError: no config of a training has such a field.
+    """
     first, *rest = path
     if first not in vars(part):
+        if isinstance(part, TrainCfg | SimCfg | EvalCfg):
+            raise unknown(f"setting of {type(part).__name__} in train_defaults", first, vars(part))
         return part
     return replace(part, **{first: _with(vars(part)[first], rest, value) if rest else value})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -51,8 +52,19 @@ def nearest(value: str, choices: Iterable[str]) -> str | None:
     """The choice most similar to `value`; None if none is similar."""
     if len(value) > SHOWN:  # the search time grows with the product of both lengths
         return None
-    found = difflib.get_close_matches(value, list(choices), n=1, cutoff=0.4)
-    return found[0] if found else None
+    found = difflib.get_close_matches(value, list(choices), n=NEAREST, cutoff=0.4)
+    # of similar ones the one that begins alike: "mujoco/pegg" is nearer to peg-insert than to hopper
+    return max(found, key=lambda name: _ratio(value, name) + 0.5 * _shared(value, name), default=None)
+
+
+def _ratio(value: str, name: str) -> float:
+    return difflib.SequenceMatcher(a=name, b=value).ratio()
+
+
+def _shared(value: str, name: str) -> float:
+    """Share of `value` with which `name` begins as well."""
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(value, name, strict=False))
+    return sum(1 for _ in alike) / max(len(value), 1)
 
 
 def unknown(field: str, value: str, choices: Iterable[str]) -> ConfigError:

@@ -13,7 +13,7 @@ from robotrl.spec import HasFinalObs, HasStateIds, Spec, Split, VecSim, is_pictu
 
 
 @runtime_checkable
-class LimitsSteps(Protocol):
+class HasStepLimit(Protocol):
     """A sim that knows its time limit, such as that of a Gymnasium environment."""
 
     limit_steps: int | None
@@ -111,7 +111,7 @@ class SimAsRobot:
         self._obs = {key: obs[key][0].cpu().numpy().astype(np.float32) for key in self.observation_spec}
 
 
-def of_name(name: str, seed: int) -> SimAsRobot:
+def robot_of_sim(name: str, seed: int) -> SimAsRobot:
     """The sim of the registry named `name`, with its default options.
 
     Raises:
@@ -128,4 +128,4 @@ def of_name(name: str, seed: int) -> SimAsRobot:
 
 
 def _limit_steps(sim: object) -> int | None:
-    return sim.limit_steps if isinstance(sim, LimitsSteps) else None
+    return sim.limit_steps if isinstance(sim, HasStepLimit) else None

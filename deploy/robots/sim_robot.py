@@ -44,8 +44,8 @@ def factory(argument: str) -> Callable[[int], RobotSim]:
     if argument in ROBOT_SIMS.names():
         return ROBOT_SIMS.load(argument)
     if argument.partition("/")[0] + "/" not in SIMS.families and argument not in SIMS.names():
-        raise unknown("simulated robot", argument, [*ROBOT_SIMS.names(), *SIMS.names()])
+        raise unknown("simulated robot", argument, {*ROBOT_SIMS.names(), *SIMS.names()})
     # a batched sim needs torch, which a sim with a robot of its own does not
-    from robotrl.deploy.robots.sim_as_robot import of_name
+    from robotrl.deploy.robots.sim_as_robot import robot_of_sim
 
-    return partial(of_name, argument)
+    return partial(robot_of_sim, argument)

@@ -213,10 +213,10 @@ class PretrainLearner(Learner):
         self._demonstrated = Frames.of(self._data, symmetric, self._learned)
         self._fresh: Frames | None = None
         """Frames of this iteration's new scenes."""
-        self._held_out_frames = torch.arange(self._learned, dataset.num_frames)
-        if len(self._held_out_frames) > MAX_HELD_OUT_FRAMES:
-            self._held_out_frames = self._held_out_frames[
-                torch.linspace(0, len(self._held_out_frames) - 1, MAX_HELD_OUT_FRAMES).long()
+        self._held_out_indices = torch.arange(self._learned, dataset.num_frames)
+        if len(self._held_out_indices) > MAX_HELD_OUT_FRAMES:
+            self._held_out_indices = self._held_out_indices[
+                torch.linspace(0, len(self._held_out_indices) - 1, MAX_HELD_OUT_FRAMES).long()
             ]
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._loss = PretrainLoss(policy, cfg, *(self._width(prefix) for prefix in TARGETS_OF_HEADS)).to(setup.device)
@@ -250,7 +250,7 @@ class PretrainLearner(Learner):
         found = means(info)
         scalars = {name: found[name] for name in ("loss", *self._loss.heads)}
         scalars |= {"lr": float(info["lr"][-1][-1]), "updates": float(self.updates)}
-        if len(self._held_out_frames):
+        if len(self._held_out_indices):
             scalars |= {f"held_out_{name}": value for name, value in self._judge().items()}
         return scalars
 
@@ -282,7 +282,7 @@ class PretrainLearner(Learner):
     @torch.no_grad()
     def _judge(self) -> dict[str, float]:
         """Mean squared error of each head on held-out frames; 0 is perfect, 1 is that of predicting the mean."""
-        rows = {name: x[self._held_out_frames] for name, x in self._data.items()}
+        rows = {name: x[self._held_out_indices] for name, x in self._data.items()}
         device = self._engine.device
 
         def off(some: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ def check_name(name: str) -> None:
     raise unknown("policy", name, PARAMETERS)
 
 
-def at_once(name: str) -> str:
+def summary_line(name: str) -> str:
     """Weights and optimizer state of a published network, in one line."""
     count = PARAMETERS[name]
     return (

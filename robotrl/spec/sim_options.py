@@ -74,8 +74,31 @@ INFINITE = {math.inf: "inf", -math.inf: "-inf"}
 
 
 def json_values(options: Any) -> dict[str, Any]:
-    """Fields of a sim's options as JSON values by name; `with_values` reads them back."""
+    """Fields of a sim's options as JSON values by name; `with_values` reads them back.
+
+    Raises:
+        ConfigError: an infinite number in a field that may hold texts as well, which would come back as a text.
+    """
+    hints = hints_of(type(options))
+    for name, value in asdict(options).items():
+        if not is_dataclass(vars(options)[name]) and not _holds_numbers(hints[name]) and _has_infinite(value):
+            raise ConfigError(f"option {name} holds an infinite number: expected finite ones, which a run can store")
     return {name: _json_value(value) for name, value in asdict(options).items()}
+
+
+def _has_infinite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_infinite, value.values()))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, tuple | list):
+        return any(map(_has_infinite, value))  # pyright: ignore[reportUnknownArgumentType]
+    return isinstance(value, float) and math.isinf(value)
+
+
+def _holds_numbers(hint: Any) -> bool:
+    """True for a type of numbers, or of sequences or values of them, and of no texts."""
+    inner = get_args(hint)[1:] if get_origin(hint) in (dict, abc.Mapping) else get_args(hint)
+    kinds = [kind for kind in inner if kind not in (type(None), Ellipsis)]
+    return all(map(_holds_numbers, kinds)) if kinds else hint in (float, int)
 
 
 def _json_value(value: Any) -> Any:
@@ -103,8 +126,8 @@ def _converted(hint: Any, value: Any, default: Any, owner: str) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, list):
-        return tuple(_number(item) for item in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    if isinstance(value, str) and hint is float:
+        return _tuple(value, hint)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, str) and _holds_numbers(hint):
         return _number(value)
     if isinstance(value, str) and _takes_texts(hint):
         return tuple(value.split(","))
@@ -112,8 +135,12 @@ def _converted(hint: Any, value: Any, default: Any, owner: str) -> Any:
         nested = default if is_dataclass(default) else next(filter(is_dataclass, (hint, *get_args(hint))), None)
         if nested is not None:
             return with_values(nested, value, owner)  # pyright: ignore[reportUnknownArgumentType]
-        return {key: tuple(map(_number, item)) if isinstance(item, list) else item for key, item in value.items()}  # pyright: ignore
+        return {key: _tuple(item, hint) if isinstance(item, list) else item for key, item in value.items()}  # pyright: ignore
     return value
+
+
+def _tuple(value: list[Any], hint: Any) -> tuple[Any, ...]:
+    return tuple(map(_number, value)) if _holds_numbers(hint) else tuple(value)
 
 
 def _number(value: Any) -> Any:

@@ -109,18 +109,18 @@ def difference(one: Any, other: Any, where: str = "state") -> str | None:
     return next((found for found in (difference(*pair) for pair in pairs) if found is not None), None)
 
 
-def stir() -> None:
+def advance_global_rng() -> None:
     """Move the global random streams on: sims and callbacks of others may draw from them."""
     random.random()
     np.random.random()
     torch.rand(3)
 
 
-def ran(learner: Learner, iterations: int) -> list[dict[str, float]]:
+def run_iterations(learner: Learner, iterations: int) -> list[dict[str, float]]:
     """Scalars of some iterations, between which the global random streams move on."""
     found = list[dict[str, float]]()
     for _ in range(iterations):
-        stir()
+        advance_global_rng()
         found.append(learner.iterate())
     return found
 
@@ -150,7 +150,7 @@ def iterations_log_finite_numbers(case: AlgorithmCase) -> None:
     learner = case.built()
     assert isinstance(learner, Learner)
     assert learner.iterations >= case.idle + 3, f"{learner.iterations} iterations: expected {case.idle + 3} or more"
-    for i, scalars in enumerate(ran(learner, case.idle + 2)):
+    for i, scalars in enumerate(run_iterations(learner, case.idle + 2)):
         assert scalars, f"iteration {i} logs nothing"
         for name, value in scalars.items():
             assert isinstance(value, int | float) and math.isfinite(value), f"iteration {i}: {name} is {value}"
@@ -170,7 +170,7 @@ def env_steps_are_those_of_the_sim(case: AlgorithmCase) -> None:
     # random actions that measure a normalization are not counted
     before, at_start = sum(one.steps for one in sims), learner.env_steps
     assert at_start == 0, f"{at_start} env steps before the first iteration"
-    ran(learner, case.idle + 2)
+    run_iterations(learner, case.idle + 2)
     taken = (sum(one.steps for one in sims) - before) * case.make_sim().num_envs
     assert learner.env_steps == taken, f"env_steps is {learner.env_steps}, and the sim took {taken}"
     learner.close()
@@ -180,7 +180,7 @@ def the_policy_learns(case: AlgorithmCase) -> None:
     """The weights of `policy`, which is evaluated and saved, change by learning, and stay finite."""
     learner = case.built()
     before = {name: x.detach().clone() for name, x in learner.policy.state_dict().items()}
-    ran(learner, case.idle + 2)
+    run_iterations(learner, case.idle + 2)
     after = learner.policy.state_dict()
     assert after.keys() == before.keys()
     assert all(bool(torch.isfinite(x).all()) for x in after.values()), "a weight is not finite"
@@ -191,12 +191,12 @@ def the_policy_learns(case: AlgorithmCase) -> None:
 def equal_seeds_learn_the_same(case: AlgorithmCase) -> None:
     """Two learners of one seed have the same scalars and the same state, whatever the global random streams do."""
     one, other, third = case.built(), case.built(), case.built(seed=1)
-    expected = ran(one, case.idle + 2)
-    stir()
-    assert ran(other, case.idle + 2) == expected, "equal seeds log different scalars"
+    expected = run_iterations(one, case.idle + 2)
+    advance_global_rng()
+    assert run_iterations(other, case.idle + 2) == expected, "equal seeds log different scalars"
     found = difference(one.state(), other.state())
     assert found is None, f"equal seeds differ in {found}"
-    assert ran(third, case.idle + 2) != expected, "another seed logs the same scalars"
+    assert run_iterations(third, case.idle + 2) != expected, "another seed logs the same scalars"
     for learner in (one, other, third):
         learner.close()
 
@@ -204,12 +204,12 @@ def equal_seeds_learn_the_same(case: AlgorithmCase) -> None:
 def it_resumes_bit_for_bit(case: AlgorithmCase) -> None:
     """A learner that goes on from a checkpoint has the scalars, the state and the policy of one that never stopped."""
     learner = case.built()
-    ran(learner, case.idle + 1)
+    run_iterations(learner, case.idle + 1)
     tree = checkpoint(learner)
-    expected = ran(learner, 2)
+    expected = run_iterations(learner, 2)
     torch.manual_seed(123)
     again = case.resumed(tree)
-    found = ran(again, 2)
+    found = run_iterations(again, 2)
     for i, (a, b) in enumerate(zip(expected, found, strict=True)):
         place = difference(a, b, "scalars")
         assert place is None, f"iteration {i} after the resume: {place} differ"
@@ -222,7 +222,7 @@ def it_resumes_bit_for_bit(case: AlgorithmCase) -> None:
 def a_checkpoint_is_of_its_moment(case: AlgorithmCase) -> None:
     """Loading puts back all that iterations change: a used learner that loads has the state that was saved."""
     learner = case.built()
-    ran(learner, case.idle + 1)
+    run_iterations(learner, case.idle + 1)
     tree = checkpoint(learner)
     again = case.resumed(copy.deepcopy(tree))
     place = difference(tree["learner"], checkpoint(again)["learner"], "state")
@@ -231,7 +231,7 @@ def a_checkpoint_is_of_its_moment(case: AlgorithmCase) -> None:
         one.close()
 
 
-class Mute(nn.Module):
+class PolicyWithoutCapabilities(nn.Module):
     """A policy without any capability."""
 
     def __init__(self, sim: VecSim) -> None:
@@ -244,7 +244,7 @@ class Mute(nn.Module):
 
 def a_policy_that_cannot_is_refused(case: AlgorithmCase) -> None:
     """A policy without capabilities is refused when the learner is built, in one line (`robotrl.errors`)."""
-    setup = case.setup()._replace(init_policy=Mute(case.make_sim()))
+    setup = case.setup()._replace(init_policy=PolicyWithoutCapabilities(case.make_sim()))
     try:
         case.cfg.build(setup)
     except RobotrlError as error:

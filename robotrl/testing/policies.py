@@ -83,14 +83,14 @@ class PolicyCase(NamedTuple):
         torch.manual_seed(seed)
         return self.make()
 
-    def seen(self, policy: Any, batch: int, seed: int = 1) -> dict[str, Tensor]:
+    def observations(self, policy: Any, batch: int, seed: int = 1) -> dict[str, Tensor]:
         """Observations (B, ...) in the dtype of the policy's weights."""
         dtype = next(policy.parameters()).dtype
         obs = self.observe(policy, batch, seed)
         return {key: value.to(dtype) if value.is_floating_point() else value for key, value in obs.items()}
 
 
-def declares(policy: object, capability: type) -> bool:
+def has(policy: object, capability: type) -> bool:
     """True if a policy has a capability of `robotrl.spec`."""
     return isinstance(policy, capability)
 
@@ -112,18 +112,18 @@ def deploy_noise(policy: Any, batch: int, seed: int = 9) -> Tensor | None:
     return torch.randn((batch, *policy.noise_shape), generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def inner(policy: Any, obs: dict[str, Tensor]) -> Tensor:
+def network_output(policy: Any, obs: dict[str, Tensor]) -> Tensor:
     """Numbers (B, ...) of a policy's network before anything is clipped: a velocity, densities, logits or the mean."""
     batch = len(next(iter(obs.values())))
-    if declares(policy, HasChain):
+    if has(policy, HasChain):
         # late in the chain: what an untrained diffusion policy ends in are the bounds, whatever it sees
         t, noise = torch.full((batch,), 0.8), deploy_noise(policy, batch)
         assert noise is not None, "a chain begins with noise, and noise_shape is None"
         return policy.velocity(policy.encode(obs), 0.2 * noise, t, 1 - t)
-    if declares(policy, HasTokens):
+    if has(policy, HasTokens):
         tokens = torch.zeros((batch, policy.horizon, *policy.action_spec.shape), dtype=torch.int64)
         return policy.token_logits(policy.encode(obs), tokens)
-    if declares(policy, HasLogProb):
+    if has(policy, HasLogProb):
         return policy.log_prob(obs, torch.zeros(batch, policy.horizon, *policy.action_spec.shape))
     return policy.act(obs, mode="mean").chunk
 
@@ -134,10 +134,10 @@ def inner(policy: Any, obs: dict[str, Tensor]) -> Tensor:
 def it_declares_what_it_can_do(case: PolicyCase) -> None:
     """The policy satisfies `Policy`, has a capability that algorithms learn by, and is registered under its kind."""
     policy = case.built()
-    assert declares(policy, Policy)
+    assert has(policy, Policy)
     capabilities = (HasLogProb, HasDensity, HasChain, HasTokens)
-    assert any(declares(policy, one) for one in capabilities), "no algorithm learns by anything that it can do"
-    assert declares(policy, HasChain) == declares(policy, HasDecode) == (policy.noise_shape is not None)
+    assert any(has(policy, one) for one in capabilities), "no algorithm learns by anything that it can do"
+    assert has(policy, HasChain) == has(policy, HasDecode) == (policy.noise_shape is not None)
     assert POLICIES.load(policy.kind) is type(policy)
     assert policy.deploy_mode in ("sample", "mean")
 
@@ -156,7 +156,7 @@ def chunks_are_within_bounds(case: PolicyCase) -> None:
         for parameter in policy.parameters():
             parameter *= scale
         for mode in ("sample", "mean"):
-            chunk = policy.act(case.seen(policy, 16), None, torch.Generator().manual_seed(0), mode).chunk
+            chunk = policy.act(case.observations(policy, 16), None, torch.Generator().manual_seed(0), mode).chunk
             assert chunk.shape == (16, policy.horizon, *policy.action_spec.shape), tuple(chunk.shape)
             assert bool((chunk >= low).all() and (chunk <= high).all()), f"mode {mode!r}: an action is out of bounds"
 
@@ -165,7 +165,7 @@ def chunks_are_within_bounds(case: PolicyCase) -> None:
 def mean_is_deterministic_and_samples_are_seeded(case: PolicyCase) -> None:
     """Mode "mean" draws nothing; mode "sample" draws from the generator that it is given, and from no other."""
     policy = case.built()
-    obs = case.seen(policy, 16)
+    obs = case.observations(policy, 16)
 
     def act(mode: Any, seed: int) -> Tensor:
         return policy.act(obs, None, torch.Generator().manual_seed(seed), mode).chunk
@@ -182,7 +182,7 @@ def deployed_is_what_was_evaluated(case: PolicyCase) -> None:
     The steps from `normalized_action` to actions, which run outside the exported graph, are those of the transforms.
     """
     policy = case.built()
-    obs, generator = case.seen(policy, 16), torch.Generator().manual_seed(9)
+    obs, generator = case.observations(policy, 16), torch.Generator().manual_seed(9)
     acted = policy.act(obs, None, generator, policy.deploy_mode).chunk
     deployed = policy.deploy(obs, deploy_noise(policy, 16))
     assert torch.equal(acted, deployed.actions), "deploy and act differ"
@@ -195,16 +195,16 @@ def deployed_is_what_was_evaluated(case: PolicyCase) -> None:
 def rows_do_not_see_each_other(case: PolicyCase) -> None:
     """A row's numbers and actions are the same among other rows; batches of one row work."""
     policy = case.built()
-    obs, noise = case.seen(policy, 16), deploy_noise(policy, 16)
+    obs, noise = case.observations(policy, 16), deploy_noise(policy, 16)
     whole = policy.deploy(obs, noise).actions
     for rows in (slice(5, 9), slice(3, 4)):
         some = {key: value[rows] for key, value in obs.items()}
         part = policy.deploy(some, None if noise is None else noise[rows]).actions
         assert torch.allclose(whole[rows], part, atol=1e-5), "an action depends on the other rows of its batch"
     # only row 5 is another: no other row's numbers may change
-    others = case.seen(policy, 16, seed=2)
+    others = case.observations(policy, 16, seed=2)
     changed = {key: torch.cat([value[:5], others[key][5:6], value[6:]]) for key, value in obs.items()}
-    before, after = inner(policy, obs), inner(policy, changed)
+    before, after = network_output(policy, obs), network_output(policy, changed)
     rest = torch.arange(16) != 5
     assert torch.allclose(before[rest], after[rest], atol=1e-5), "a row depends on the other rows of its batch"
 
@@ -213,14 +213,16 @@ def rows_do_not_see_each_other(case: PolicyCase) -> None:
 def every_observation_matters(case: PolicyCase) -> None:
     """Each element of each observation that is used changes the policy's numbers; their order in the dict does not."""
     policy = case.built()
-    obs = case.seen(policy, 4)
-    before = inner(policy, obs)
-    assert torch.equal(before, inner(policy, {key: obs[key] for key in reversed(obs)})), "the order of keys matters"
+    obs = case.observations(policy, 4)
+    before = network_output(policy, obs)
+    assert torch.equal(before, network_output(policy, {key: obs[key] for key in reversed(obs)})), (
+        "the order of keys matters"
+    )
     for key, value in obs.items():
         for place in range(value.shape[1]):
             changed = value.clone()
             changed[:, place] = changed[:, place] + 0.5 if value.is_floating_point() else 255 - changed[:, place]
-            matters = bool((inner(policy, {**obs, key: changed}) != before).flatten(1).any(1).all())
+            matters = bool((network_output(policy, {**obs, key: changed}) != before).flatten(1).any(1).all())
             assert matters == (key not in case.ignored), f"observation {key!r}, element {place}: matters is {matters}"
 
 
@@ -232,7 +234,7 @@ def its_description_rebuilds_it(case: PolicyCase) -> None:
     assert rebuilt.to_json() == policy.to_json()
     assert rebuilt.cfg == policy.cfg
     rebuilt.load_state_dict(policy.state_dict())
-    obs, noise = case.seen(policy, 8), deploy_noise(policy, 8)
+    obs, noise = case.observations(policy, 8), deploy_noise(policy, 8)
     assert torch.equal(rebuilt.deploy(obs, noise).actions, policy.deploy(obs, noise).actions)
 
 
@@ -244,13 +246,11 @@ def samples_have_the_density_that_is_claimed(case: PolicyCase) -> None:
     samples below. Choices are counted instead.
     """
     policy = case.built()
-    if not declares(policy, HasLogProb):
+    if not has(policy, HasLogProb):
         return
-    one = case.seen(policy, 1)
+    one = case.observations(policy, 1)
     many = {key: value.expand(SAMPLES, *value.shape[1:]) for key, value in one.items()}
-    assert declares(policy, Draws), (
-        "a policy with log_prob has draw(obs, generator), with normalized_action and log_prob"
-    )
+    assert has(policy, Draws), "a policy with log_prob has draw(obs, generator), with normalized_action and log_prob"
     drawn = policy.draw(many, torch.Generator().manual_seed(2))
     raw: Tensor = drawn.normalized_action
     assert raw.shape == (SAMPLES, policy.horizon, *policy.action_spec.shape)
@@ -279,13 +279,13 @@ def samples_have_the_density_that_is_claimed(case: PolicyCase) -> None:
 def density_is_the_one_of_log_prob(case: PolicyCase) -> None:
     """`density` says the same log-probabilities; its entropy and deviation are those of its samples (`HasDensity`)."""
     policy = case.built()
-    if not declares(policy, HasDensity):
+    if not has(policy, HasDensity):
         return
-    one = case.seen(policy, 1)
+    one = case.observations(policy, 1)
     density = policy.density(policy.encode(one).expand(SAMPLES, -1))
     raw = density.sample(torch.Generator().manual_seed(3))
     log_prob = density.log_prob(raw)
-    if declares(policy, HasLogProb):
+    if has(policy, HasLogProb):
         many = {key: value.expand(SAMPLES, *value.shape[1:]) for key, value in one.items()}
         assert torch.allclose(log_prob, policy.log_prob(many, raw), atol=1e-4), "density and log_prob differ"
     for numbers in (density.entropy(), density.std):
@@ -301,10 +301,10 @@ def the_ratio_of_a_chain_is_one(case: PolicyCase) -> None:
     """Sampled and recomputed log-probabilities of a chain agree, under every kernel and precision (`HasChain`)."""
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         policy = case.built().to(dtype)
-        if not declares(policy, HasChain):
+        if not has(policy, HasChain):
             return
         noise = torch.randn((32, *policy.noise_shape), generator=torch.Generator().manual_seed(2), dtype=dtype)
-        ctx = policy.encode(case.seen(policy, 32))
+        ctx = policy.encode(case.observations(policy, 32))
         for name, kernel in KERNELS.items():
             drawn = sample(policy, ctx, kernel, noise, torch.Generator().manual_seed(4))
             again = chain_log_prob(policy, ctx, kernel, drawn.x)
@@ -318,13 +318,13 @@ def the_ratio_of_a_chain_is_one(case: PolicyCase) -> None:
 def its_chain_is_its_decoder_on_a_rising_grid(case: PolicyCase) -> None:
     """`times` rise from 0 to 1 in `denoising_steps` steps, and `decode` follows the velocity on them (`HasChain`)."""
     policy = case.built()
-    if not declares(policy, HasChain) or not declares(policy, HasDecode):
+    if not has(policy, HasChain) or not has(policy, HasDecode):
         return
     times = policy.times
     assert (times[0], times[-1]) == (0, 1)
     assert all(before < after for before, after in pairwise(times)), f"{times} do not rise"
     assert policy.denoising_steps == len(times) - 1
-    ctx, noise = policy.encode(case.seen(policy, 8)), deploy_noise(policy, 8)
+    ctx, noise = policy.encode(case.observations(policy, 8)), deploy_noise(policy, 8)
     assert noise is not None
     assert torch.equal(policy.decode(ctx, noise), integrate(policy, ctx, noise)), "decode does not follow the velocity"
 
@@ -336,10 +336,10 @@ def it_overfits_a_single_chunk(case: PolicyCase) -> None:
         return
     updates, batch, shape = case.clone_updates, 32, (policy.horizon, *policy.action_spec.shape)
     clone, generator = clone_loss_of(policy), torch.Generator().manual_seed(0)
-    obs = {key: value.expand(batch, *value.shape[1:]) for key, value in case.seen(policy, 1).items()}
+    obs = {key: value.expand(batch, *value.shape[1:]) for key, value in case.observations(policy, 1).items()}
     chunk = (1.4 * torch.rand(shape, generator=generator) - 0.7).expand(batch, *shape)
     rows = clone.draw(policy, DrawShape(updates, batch, *shape), generator)
-    if "t" in rows and not declares(policy, HasNoiseLevels):
+    if "t" in rows and not has(policy, HasNoiseLevels):
         # the exact field is (chunk - x) / (1 - t): keep off its pole, where the steps of the sampler never go
         rows["t"] = 0.8 * rows["t"]
     optimizer, losses = torch.optim.Adam(policy.parameters(), lr=1e-2), list[float]()

@@ -60,7 +60,7 @@ def test_what_is_held_out_is_judged_and_never_learned_from(demos: Path) -> None:
     made = learner(demos)
     dataset = read_dataset(demos)
     begin = int(dataset.offsets[19])
-    assert made._held_out_frames.tolist() == list(range(begin, dataset.num_frames))
+    assert made._held_out_indices.tolist() == list(range(begin, dataset.num_frames))
     predictions = made._loss.predictions(
         {"image_flat_near": torch.from_numpy(dataset.frames("observation.image_flat_near"))[begin:]}
     )["looking"][:, 0]
@@ -79,8 +79,8 @@ def test_no_more_frames_are_evaluated_than_is_quick(demos: Path, monkeypatch: py
     monkeypatch.setattr(pretrain, "MAX_HELD_OUT_FRAMES", 5)
     made = learner(demos)
     frames = read_dataset(demos)
-    assert len(made._held_out_frames) == 5
-    assert (made._held_out_frames[0], made._held_out_frames[-1]) == (int(frames.offsets[19]), frames.num_frames - 1)
+    assert len(made._held_out_indices) == 5
+    assert (made._held_out_indices[0], made._held_out_indices[-1]) == (int(frames.offsets[19]), frames.num_frames - 1)
 
 
 def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from robotrl.cli.main import main
 from robotrl.deploy.control.run import run_control
-from robotrl.deploy.robots.sim_as_robot import SimAsRobot, of_name
+from robotrl.deploy.robots.sim_as_robot import SimAsRobot, robot_of_sim
 from robotrl.deploy.robots.sim_robot import factory
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.registry import ROBOT_SIMS, make_sim
@@ -33,7 +33,7 @@ def test_a_bundle_controls_the_sim_that_it_was_trained_on(sim: str, limit_s: flo
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "bundle")]) == 0
     report = run_control(tmp_path / "bundle", f"sim:{sim}", episodes=2, limit_s=0.6)
     assert len(report.episodes) == 2 and report.ticks > 10
-    robot = of_name(sim, 0)
+    robot = robot_of_sim(sim, 0)
     assert robot.limit_s == pytest.approx(limit_s)
     assert report.rate_hz == pytest.approx(1 / robot.control_dt_s)
 

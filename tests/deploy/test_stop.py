@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -84,6 +85,8 @@ class Started:
             env={**os.environ, "PYTHONPATH": path, "RESETS": str(self.resets), **environment},
             stderr=subprocess.PIPE,
             text=True,
+            # whoever runs the tests by `nohup` ignores it, and so would their children
+            preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),
         )
 
     def wait_for(self, holds: Callable[[], bool]) -> None:

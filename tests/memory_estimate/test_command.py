@@ -13,7 +13,7 @@ import tests.algos.test_grpo as grpo
 from robotrl.cli.main import main
 from robotrl.memory_estimate.estimate import without_memory
 from robotrl.memory_estimate.model_sizes import interface, published
-from robotrl.memory_estimate.published import PARAMETERS, at_once
+from robotrl.memory_estimate.published import PARAMETERS, summary_line
 from robotrl.run.policy_checkpoint import load_policy
 
 
@@ -46,8 +46,10 @@ def test_published_sizes_take_no_memory(name: str, size: float) -> None:
 
 
 def test_weights_and_moments_are_told_before_torch_is_imported() -> None:
-    assert at_once("smolvla").startswith("smolvla: 450 million parameters, 1.68 GiB of weights in float32, 3.35 GiB")
-    program = "import sys, robotrl.memory_estimate.published as m; m.check_name('pi0'); print(m.at_once('pi0'))"
+    assert summary_line("smolvla").startswith(
+        "smolvla: 450 million parameters, 1.68 GiB of weights in float32, 3.35 GiB"
+    )
+    program = "import sys, robotrl.memory_estimate.published as m; m.check_name('pi0'); print(m.summary_line('pi0'))"
     program += "; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("pi0: 3,238 million"), done.stderr

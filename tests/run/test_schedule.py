@@ -1,15 +1,18 @@
 """The schedule of evaluations and checkpoints by hand, and that every preset keeps the iterations that it had."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
+from robotrl.algos.ppo import PpoCfg
 from robotrl.cli.commands.train import config_of
 from robotrl.composition import algorithm_cfg, compose, with_algo, with_schedule
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, check, in_env_steps
 from robotrl.errors import ConfigError
-from robotrl.registry import PRESETS
+from robotrl.registry import ALGORITHMS, PRESETS
 from robotrl.run.rules.schedule import EvalBudget, Progress, is_due, is_evaluated, is_marked
+from robotrl.spec import TrainDefaults
 from tests.kits import learner_kit as kit
 from tests.kits.refusals import raises_naming
 
@@ -181,3 +184,15 @@ def test_the_bound_on_evaluations_by_hand():
     assert budget.allows(200)
     assert budget.allows(0), "an algorithm that steps no sim has no bound"
     assert EvalBudget(1.0, 10**9).allows(1)
+
+
+@dataclass(frozen=True)
+class MisspeltCfg(PpoCfg):
+    train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_env": 8})
+
+
+def test_a_default_that_no_training_has_is_refused(monkeypatch):
+    """Fields of algorithms and policies may be lacking, those of every training may not."""
+    monkeypatch.setitem(ALGORITHMS._rows, "misspelt", f"{__name__}:MisspeltCfg")
+    with pytest.raises(ConfigError, match="train_defaults 'num_env' is unknown: did you mean 'num_envs'"):
+        compose("mujoco/reach", "misspelt")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import robotrl
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, nearest
 from robotrl.registry import SIMS, Table, make_sim
 from robotrl.utils import installation
 from robotrl.utils.installation import install_line
@@ -18,6 +18,20 @@ from tests.kits.refusals import raises_naming
 def test_nothing_is_imported_before_a_name_is_asked_for():
     code = "import sys; import robotrl.registry as r; r.SIMS.check('mujoco/peg-insert'); print('mujoco' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("mujoco/pegg", "mujoco/peg-insert"),
+        ("mujoco/hoper", "mujoco/hopper"),
+        ("mujoco/pick", "mujoco/pick-place"),
+        ("peg-insert", "mujoco/peg-insert"),
+        ("bev/driv", "bev/drive"),
+    ],
+)
+def test_of_names_that_are_alike_the_one_that_begins_alike_is_nearest(typed, expected):
+    assert nearest(typed, SIMS.names()) == expected
 
 
 def test_unknown_name_gives_the_nearest():

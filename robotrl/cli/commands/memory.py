@@ -51,13 +51,13 @@ def main(argv: Sequence[str]) -> int:
         ("--processes", args.processes, 1),
     ):
         at_least(option, value, low)
-    from robotrl.memory_estimate.published import at_once, check_name
+    from robotrl.memory_estimate.published import check_name, summary_line
 
     stored = Path(args.policy).exists()
     if not stored:
         # before torch is imported, which takes seconds
         check_name(args.policy)
-        print(at_once(args.policy), flush=True)
+        print(summary_line(args.policy), flush=True)
         print("working out an update, which takes some 10 to 60 s", file=sys.stderr, flush=True)
     from robotrl.config import LoraCfg
     from robotrl.memory_estimate.estimate import Load, adapt_alike, described, footprint, without_memory
