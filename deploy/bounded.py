@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeVar
+
+from robotrl.utils.native_thread import NativeThread
 
 T = TypeVar("T")
 _SPARE_BYTES = 256 << 20
@@ -32,7 +33,7 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
         except BaseException as error:  # raised again in the caller's thread
             errors.append(error)
 
-    thread = threading.Thread(target=run, name="robotrl-bounded", daemon=True)
+    thread = NativeThread(run, "robotrl-bounded")
     thread.start()
     thread.join(limit_s)
     if errors:

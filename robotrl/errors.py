@@ -30,6 +30,9 @@ class CapabilityError(RobotrlError):
 
 LISTED, NEAREST = 30, 6
 """An error lists up to so many choices, of more than that the nearest few."""
+BEGINS_ALIKE = 0.2
+"""Weight of the common beginning beside the similarity (0 to 1), so that "mujoco/pegg" is nearer to
+"mujoco/peg-insert" than to "mujoco/hopper"."""
 SHOWN = 120
 """Maximum number of characters of a value in an error."""
 
@@ -53,8 +56,7 @@ def nearest(value: str, choices: Iterable[str]) -> str | None:
     if len(value) > SHOWN:  # the search time grows with the product of both lengths
         return None
     found = difflib.get_close_matches(value, list(choices), n=NEAREST, cutoff=0.4)
-    # of similar ones the one that begins alike: "mujoco/pegg" is nearer to peg-insert than to hopper
-    return max(found, key=lambda name: _ratio(value, name) + 0.5 * _shared(value, name), default=None)
+    return max(found, key=lambda name: _ratio(value, name) + BEGINS_ALIKE * _shared(value, name), default=None)
 
 
 def _ratio(value: str, name: str) -> float:

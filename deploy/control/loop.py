@@ -26,6 +26,7 @@ from robotrl.deploy.robots.process import RobotProcess
 from robotrl.deploy.runtime import Controller
 from robotrl.deploy.session import InferenceError
 from robotrl.errors import ConfigError, NumericsError
+from robotrl.utils.native_thread import NativeThread
 
 _FIRST_DEADLINE_NS = 5_000_000
 _LOOK_S = 0.01
@@ -139,8 +140,7 @@ class ControlLoop:
             finally:
                 done.set()
 
-        # a daemon, since it may never return from an inference
-        threading.Thread(target=run, name="robotrl-control", daemon=True).start()
+        NativeThread(run, "robotrl-control").start()
         try:
             while not done.wait(max(self.period_s, _LOOK_S)):
                 self._look_after()

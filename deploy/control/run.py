@@ -61,7 +61,7 @@ def run_control(
         ConfigError: an argument is out of range, or the robot does not match the bundle.
         DataError: the bundle is refused, or the log cannot be created.
         RobotFault: the robot's process ended or stopped answering, or too many ticks in a row were bad. The log holds
-            all ticks so far.
+            all ticks so far. After an inference that has not ended, end your program by `exit_past_native_threads`.
         Stopped: on SIGTERM or SIGHUP; as after Ctrl-C, the robot was damped and the log holds all ticks.
     """
     place = None if log is None else Path(log)

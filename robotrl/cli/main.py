@@ -20,6 +20,7 @@ from robotrl import __version__
 from robotrl.errors import ConfigError, RobotrlError, short, unknown
 from robotrl.registry import EXTRA_OF_MODULE
 from robotrl.utils.installation import install_line
+from robotrl.utils.native_thread import exit_past_native_threads
 from robotrl.utils.safe_path import leave_working_directory
 
 
@@ -143,6 +144,14 @@ _IN_CODE = warnings.formatwarning
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit code."""
+    code = _run(argv)
+    if argv is None:
+        exit_past_native_threads(code)
+    return code
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Run the command line with all errors turned into an exit code."""
     warnings.formatwarning = _warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -234,6 +234,7 @@ def test_the_command_line_imports_what_works_only_when_it_runs():
         "spec.json_fields",
         "spec.sim_options",
         "utils.files",
+        "utils.native_thread",
         "utils.safe_path",
         "utils.source_texts",
     }

@@ -34,6 +34,14 @@ def test_of_names_that_are_alike_the_one_that_begins_alike_is_nearest(typed, exp
     assert nearest(typed, SIMS.names()) == expected
 
 
+@pytest.mark.parametrize(
+    ("typed", "choices", "expected"),
+    [("theng", ("thing", "the"), "thing"), ("resnet", ("residual", "unet"), "unet"), ("zzz", ("thing",), None)],
+)
+def test_similarity_weighs_more_than_a_common_beginning(typed, choices, expected):
+    assert nearest(typed, choices) == expected
+
+
 def test_unknown_name_gives_the_nearest():
     with raises_naming(ConfigError, "sim", "mujoco/peg-inset", nearest="mujoco/peg-insert"):
         SIMS.load("mujoco/peg-inset")
