@@ -193,7 +193,7 @@ class NetworkPolicy(SpecPolicy):
 
         The set encoder reads the rows without normalization, so that a row means the same at each index.
         """
-        normalised = self._inputs(obs)
-        features = [encoder(normalised[key]) for key, encoder in self.encoders.items()]
+        normalized = self._inputs(obs)
+        features = [encoder(normalized[key]) for key, encoder in self.encoders.items()]
         features += [encoder(obs[key], obs[mask_of(key)]) for key, encoder in self.sets.items()]
-        return torch.cat([*(normalised[key].flatten(1) for key in self._vectors), *features], dim=-1)
+        return torch.cat([*(normalized[key].flatten(1) for key in self._vectors), *features], dim=-1)

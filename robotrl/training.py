@@ -25,7 +25,7 @@ from robotrl.errors import CapabilityError, DataError, out_of_range, short
 from robotrl.learners.learner import Learner, Setup
 from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
-from robotrl.policies.networks.recompute import recompute
+from robotrl.policies.networks.activation_checkpointing import recompute
 from robotrl.registry import build_sim
 from robotrl.rewards.kind import RewardKindCheck
 from robotrl.rewards.means import RewardMeans
@@ -43,7 +43,7 @@ from robotrl.run.locking import StopSignals
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import BASE, changed, load_policy, policy_from_tree, policy_tree, probe
 from robotrl.run.rules.early_stopping import GOOD_ENOUGH, StopRule
-from robotrl.run.rules.final_selection import look_again
+from robotrl.run.rules.final_selection import reevaluate_best
 from robotrl.run.rules.schedule import EvalBudget, Progress, is_due, is_evaluated
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
 from robotrl.spec.json_fields import name_values
@@ -113,7 +113,7 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed
             _follow(cfg, None if checkpoint is None else checkpoint.tree, run_path, world)
             return run_path
         checkpoint = run.resume(
-            sys.argv, inputs=input_digests.found_now(cfg), accept_changed_inputs=accept_changed_inputs
+            sys.argv, inputs=input_digests.digests_on_resume(cfg), accept_changed_inputs=accept_changed_inputs
         )
         world.any(False)
         state = None if checkpoint is None else checkpoint.tree
@@ -351,7 +351,7 @@ def _iterate(
     spent_s = before_s + learn_s + eval_s
     print(f"evaluations took {100 * eval_s / max(spent_s, 1e-9):.0f} % of {spent_s:.0f} s", file=sys.stderr)
     if not run.stop_requested:
-        look_again(cfg, run, eval_sim)
+        reevaluate_best(cfg, run, eval_sim)
     hooks.on_end()
     if run.exit_code:
         print(f"stopped: {run.path} is saved; go on with: robotrl train --resume {run.path}", file=sys.stderr)

@@ -137,7 +137,7 @@ def ends(asked: Asked) -> str:
     return table(("end", "when"), rows)
 
 
-def randomisation(asked: Asked) -> str:
+def randomization(asked: Asked) -> str:
     """Randomized parameters of a MuJoCo task: range of the multipliers, and the model's fields."""
     rows = [
         (f"`{name}`", p.low, p.high, ", ".join(f"`{field}`" for field in p.fields))
@@ -240,7 +240,7 @@ def gist(page: Path) -> str:
 
 
 BLOCKS: dict[str, Callable[[Asked], str]] = {
-    f.__name__: f for f in (summary, options, observation, action, starts, ends, randomisation, constants, fields, sims)
+    f.__name__: f for f in (summary, options, observation, action, starts, ends, randomization, constants, fields, sims)
 }
 
 

@@ -29,7 +29,7 @@ from benchmarks.faults.mutate import (
 from robotrl.api.inspection import describe
 from robotrl.datasets.manifest import dataset_digest
 from robotrl.datasets.reader import read_dataset
-from robotrl.memory_estimate.estimate import described, without_memory
+from robotrl.memory_estimate.estimate import described, on_meta_device
 from robotrl.rewards.process_stored import load_process
 from robotrl.rewards.stored import load_classifier
 from robotrl.run.checkpoint import read_checkpoint, read_manifest, read_state, write_checkpoint
@@ -86,9 +86,9 @@ def _xodr(folder: Path) -> Any:
 
 
 def _vocabulary(folder: Path) -> Any:
-    from robotrl.sims.gymnasium_sim.words import lexicon_of
+    from robotrl.sims.gymnasium_sim.words import vocabulary_of
 
-    return lexicon_of(None, f"@{folder / 'words.txt'}", None)
+    return vocabulary_of(None, f"@{folder / 'words.txt'}", None)
 
 
 @cache
@@ -202,7 +202,7 @@ def _crafted(rng: Rng, folder: Path) -> Outcome:
 
 def _sized(path: Path) -> None:
     stored = describe_policy(path).description
-    with without_memory(stored["kind"]):
+    with on_meta_device(stored["kind"]):
         described(stored)
 
 

@@ -385,11 +385,11 @@ def absurd_reward(draw: np.random.Generator, folder: Path) -> Outcome:
         reward[env] = value
 
     def scale(sim: Any) -> float:
-        collector, normaliser = Collector(sim, 1, 0.9), RewardNormalizer(4, 0.9)
+        collector, normalizer = Collector(sim, 1, 0.9), RewardNormalizer(4, 0.9)
         collector.reset(0)
         for _ in range(4):
-            normaliser.normalise(collector.collect(decide, 8))
-        return normaliser.scale
+            normalizer.normalize(collector.collect(decide, 8))
+        return normalizer.scale
 
     found: list[float] = []
     outcome = outcome_of(lambda: found.append(scale(Sim(at, change))))

@@ -78,7 +78,7 @@ def resumed(path: Path, opened: Path | None = None) -> None:
     run = Run.open(path)
     run.refuse_changed(run.altered)
     cfg = config_of(run)
-    run.resume([], inputs=input_digests.found_now(cfg))
+    run.resume([], inputs=input_digests.digests_on_resume(cfg))
     run.close()
     if opened is not None:
         read_dataset(opened)
@@ -245,7 +245,7 @@ def _input_changed(kind: InputKind, make: Callable[[Rng, Path], Path]) -> Any:
             Run.create(run, {}, seed=0, command=[], inputs=began).close()
             file = thing if thing.is_file() else next(path for path in sorted(thing.rglob("manifest.json")))
             replaced(file, turned_bit(rng, file.read_bytes()))
-            return heard(lambda: Run.open(run).resume(inputs=input_digests.looked_at(began)))
+            return heard(lambda: Run.open(run).resume(inputs=input_digests.present_digests(began)))
 
     return attempt
 

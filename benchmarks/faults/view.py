@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.faults.kind import Kind, Outcome, outcome_of
-from robotrl.api.filming import FOR_PAGE, FOR_VIDEO, pictures, steps_shown
+from robotrl.api.filming import FOR_PAGE, FOR_VIDEO, pictures, rendered_steps
 from robotrl.cli.commands import eval as evaluating
 from robotrl.cli.commands import view as viewing
 from robotrl.policies.gaussian import GaussianCfg
@@ -454,7 +454,7 @@ def rates(rng: Rng, folder: Path) -> Outcome:
     dt_s, rate = float(10 ** rng.uniform(-5, 2)), _one_of(rng, FOR_PAGE, FOR_VIDEO)
 
     def plan() -> None:
-        for length, steps in zip(lengths, steps_shown(lengths, dt_s, rate), strict=True):
+        for length, steps in zip(lengths, rendered_steps(lengths, dt_s, rate), strict=True):
             if not (steps[0] == 0 and steps[-1] == length - 1 and len(steps) <= rate.most + 1):
                 raise AssertionError(steps)
 

@@ -18,10 +18,10 @@ from benchmarks.kit.figures import Figure
 from benchmarks.vla import decode as vla_decode
 from robotrl.config import LoraCfg
 from robotrl.errors import unknown
-from robotrl.memory_estimate.estimate import GIB, Load, adapt_alike, footprint, update_peak, without_memory
+from robotrl.memory_estimate.estimate import GIB, Load, estimate_memory, on_meta_device, stand_in_adapters, update_peak
 from robotrl.memory_estimate.model_sizes import Interface, interface, published
 from robotrl.peft.lora import Adaptation, insert, places
-from robotrl.policies.networks.recompute import recompute
+from robotrl.policies.networks.activation_checkpointing import recompute
 from robotrl.run.policy_checkpoint import probe
 from robotrl.utils.devices import device_of
 from robotrl.utils.files import dump_json, replace_file
@@ -56,12 +56,12 @@ def memory(name: str, held: Held, device: torch.device) -> dict[str, Figure]:
     """Peak memory of an update, measured and estimated (without loading anything)."""
     seen = interface(held.policy)
     load = Load(held.rows, bf16=True)
-    with without_memory():
+    with on_meta_device():
         alike = published(held.policy, seen)
         if held.rank:
-            adapt_alike(alike, lora(held))
+            stand_in_adapters(alike, lora(held))
         recompute(alike)
-        estimate = footprint(alike, load, alike.observation_spec).total
+        estimate = estimate_memory(alike, load, alike.observation_spec).total
     policy = real(held, seen, device)
     gc.collect()
     torch.cuda.empty_cache()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6bb1", "#7f7f7f")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6bb1", "#7f7f7f")
 """Color-blind-safe colors (Okabe and Ito 2008, and two more)."""
 MARKERS = "os^vDPX*h"
 PANEL_IN = (4.6, 3.4)
@@ -138,12 +138,12 @@ def _draw(axes: Any, panel: Panel, labels: Sequence[str]) -> None:
     for curves in panel.beside:
         axes.plot(*mean_curve(curves), color="#bbbbbb", linewidth=1, label=BESIDE)
     for label, curves in panel.lines.items():
-        again, place = divmod(labels.index(label), len(COLOURS))
-        colour = COLOURS[place]
+        again, place = divmod(labels.index(label), len(COLORS))
+        line_color = COLORS[place]
         for curve in curves:
-            axes.plot(*np.array(curve, np.float64).T, color=colour, alpha=0.3, linewidth=0.8)
+            axes.plot(*np.array(curve, np.float64).T, color=line_color, alpha=0.3, linewidth=0.8)
         x, y = mean_curve(curves)
-        bold = {"color": colour, "linewidth": 2, "linestyle": ("-", "--")[again % 2]}
+        bold = {"color": line_color, "linewidth": 2, "linestyle": ("-", "--")[again % 2]}
         axes.plot(x, y, marker=MARKERS[place], markersize=4, markevery=0.15, label=label, **bold)
     if panel.base is not None:
         axes.axhline(panel.base, color="#555555", linestyle=":", linewidth=1.2)

@@ -16,7 +16,7 @@ from robotrl.deploy.control.safety import SafetyLimits, limits_of
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.errors import ConfigError, nearest
 from robotrl.spec import Spec, is_picture
-from robotrl.spec.checks import other_word
+from robotrl.spec.checks import first_word_difference
 
 _PERIOD_TOLERANCE = 1e-6
 
@@ -123,7 +123,7 @@ def _same_numbers(what: str, wanted: Spec, spec: Spec) -> None:
     """Refuse a robot whose images are not uint8 where the bundle's are, or whose vocabulary differs."""
     if is_picture(wanted) and not is_picture(spec):
         raise ConfigError(f"{what} of the robot is {spec.dtype}: the bundle expects uint8, a picture's bytes")
-    differs = other_word(wanted.words, spec.words) if wanted.words else None
+    differs = first_word_difference(wanted.words, spec.words) if wanted.words else None
     if differs is not None:
         raise ConfigError(
             f"{what} of the robot has {differs.now} as word {differs.number}: the bundle was trained with"

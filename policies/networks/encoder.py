@@ -49,14 +49,14 @@ class ImageEncoder(nn.Module):
                 f"policy.image_channels is {tuple(channels)}, policy.image_features is {features}:"
                 " expected one convolution or more, and widths of 1 or more"
             )
-        height, width, colours = shape
+        height, width, colors = shape
         if min(height, width) < 2 ** len(channels):
             raise ConfigError(
                 f"policy.image_channels has {len(channels)} entries: expected fewer for pictures of {height} x {width},"
                 " each halves them"
             )
         layers: list[nn.Module] = []
-        for before, after in itertools.pairwise([colours, *channels]):
+        for before, after in itertools.pairwise([colors, *channels]):
             layers.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
             if norm == "layer":
                 layers.append(nn.GroupNorm(1, after))

@@ -59,7 +59,7 @@ class Mlp(nn.Module):
         return self.layers(x).to(x.dtype)
 
 
-def in_full(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     """Convert 16-bit floats to float32, for the computation of probabilities; other dtypes are unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 

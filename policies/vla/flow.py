@@ -143,9 +143,9 @@ class FlowVla(ChainPolicy):
         """
         if CONTEXT in obs:
             return obs[CONTEXT]
-        roles, normalised = self.roles, self._inputs(obs)
+        roles, normalized = self.roles, self._inputs(obs)
         dtype = next(self.net.parameters()).dtype
-        state = torch.cat([normalised[key].flatten(1) for key in roles.vectors], dim=1).to(dtype)
+        state = torch.cat([normalized[key].flatten(1) for key in roles.vectors], dim=1).to(dtype)
         if state.shape[1] != self.state_width:
             raise ConfigError(
                 f"observations {', '.join(roles.vectors)} have {state.shape[1]} numbers: expected {self.state_width}"

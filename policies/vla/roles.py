@@ -87,9 +87,9 @@ def check_square(observation_spec: dict[str, Spec], picture: str) -> int:
     Raises:
         ConfigError: it is not square, or has not three colors.
     """
-    height, width, colours = observation_spec[picture].shape
-    if height != width or colours != 3:
+    height, width, colors = observation_spec[picture].shape
+    if height != width or colors != 3:
         raise ConfigError(
-            f"observation {picture!r} is {height} x {width} x {colours}: expected a square picture of three colours"
+            f"observation {picture!r} is {height} x {width} x {colors}: expected a square picture of three colours"
         )
     return height

@@ -14,7 +14,7 @@ from robotrl.errors import CapabilityError, ConfigError, check_number, unknown
 from robotrl.fn.random import noise
 from robotrl.fn.text import tokens
 from robotrl.policies.base import Deployed, SpecPolicy
-from robotrl.policies.networks.mlp import flat_width, in_full
+from robotrl.policies.networks.mlp import flat_width, to_float32
 from robotrl.policies.vla import bins
 from robotrl.policies.vla.input_checks import check_given
 from robotrl.policies.vla.networks.autoregressive import AutoregressiveVla, Decoding, Prefix
@@ -144,10 +144,10 @@ class TokenPolicy(SpecPolicy):
     def encode(self, obs: dict[str, Tensor]) -> Prefix:
         """Embeddings of image, prompt and state, from raw observations."""
         roles = self.roles
-        normalised = self._inputs(obs)
+        normalized = self._inputs(obs)
         state = None
         if self.net.decoding_cfg.state:
-            state = torch.cat([normalised[key].flatten(1) for key in roles.vectors], dim=1) * self.state_mask
+            state = torch.cat([normalized[key].flatten(1) for key in roles.vectors], dim=1) * self.state_mask
         ids, token_mask = self.prompt(obs[roles.words])
         return self.net.prefix(self._patches(obs), ids, token_mask, state)
 
@@ -194,7 +194,7 @@ class TokenPolicy(SpecPolicy):
     def token_logits(self, ctx: Prefix, tokens: Tensor) -> Tensor:
         """Logits (B, H, A, bins) of tokens (B, H, A), each given those before it in autoregressive decoding."""
         logits = self.net.logits(ctx, tokens.flatten(1)).unflatten(1, (self.horizon, self.action_width))
-        return in_full(logits)
+        return to_float32(logits)
 
     def sample_tokens(self, ctx: Prefix, generator: noise.Noise | None, mode: Mode, at: Tensor | None = None) -> Tensor:
         """Bins (B, H, A): sampled at the temperature, by the uniform numbers `at` if given, or as deployed."""
@@ -202,7 +202,7 @@ class TokenPolicy(SpecPolicy):
         places = None if at is None else iter(at.flatten(1).split(self._said_at_once, dim=1))
 
         def choose(logits: Tensor) -> Tensor:
-            logits = in_full(logits)
+            logits = to_float32(logits)
             if mode == "mean" and self._deployed == "likeliest":
                 return logits.argmax(dim=-1)
             share = (logits / self.temperature).softmax(dim=-1)

@@ -255,7 +255,7 @@ class BcLearner(Learner):
         """Sample rows for some updates, with all random numbers of the loss."""
         count = updates * self._batch
         data = self._demonstrated.draw(count, self._generator)
-        data["chunk"] = self._normalised(data["chunk"])
+        data["chunk"] = self._normalized(data["chunk"])
         if self._fresh is not None:
             fresh = self._fresh.draw(count, self._generator)
             data |= {f"scene/{key}": x for key, x in part(fresh, "obs/").items()}
@@ -270,7 +270,7 @@ class BcLearner(Learner):
             data[f"shift/{key}"] = draw_shifts(count, self._generator, self.cfg.image_shift)
         return data
 
-    def _normalised(self, chunks: Tensor) -> Tensor:
+    def _normalized(self, chunks: Tensor) -> Tensor:
         """Normalize chunks, and pad them with zeros to the network's action width."""
         unit = chunks * torch.tensor(self._to_unit.scale) + torch.tensor(self._to_unit.offset)
         return nn.functional.pad(unit, (0, self._chunk[1] - unit.shape[-1]))

@@ -206,7 +206,7 @@ class IqlLoss(LossModule):
 # rewards
 
 
-class Relabelling(NamedTuple):
+class Relabeling(NamedTuple):
     """Linear change of rewards: r becomes scale * r + shift."""
 
     scale: float
@@ -219,7 +219,7 @@ class Relabelling(NamedTuple):
         )
 
 
-def relabelling(kind: Rewards, replay: Replay) -> Relabelling:
+def relabeling(kind: Rewards, replay: Replay) -> Relabeling:
     """Return the change of rewards for `IqlCfg.rewards`, given the dataset.
 
     Raises:
@@ -228,14 +228,14 @@ def relabelling(kind: Rewards, replay: Replay) -> Relabelling:
     if kind not in REWARDS:
         raise unknown("algo.rewards", str(kind), REWARDS)
     if kind == "stored":
-        return Relabelling(1.0, 0.0)
+        return Relabeling(1.0, 0.0)
     if kind == "minus_one":
-        return Relabelling(1.0, -1.0)
+        return Relabeling(1.0, -1.0)
     _, returns = episode_returns(replay)
     span = float(returns.max() - returns.min())
     if span <= 0:
         raise ConfigError(f"algo.rewards is 'scaled': every episode of the dataset returns {float(returns[0]):g}")
-    return Relabelling(SCALED_RETURN / span, 0.0)
+    return Relabeling(SCALED_RETURN / span, 0.0)
 
 
 Reward = Callable[[Transitions], Tensor]
@@ -271,7 +271,7 @@ class IqlLearner(Learner):
         inputs = () if model is None else model.transforms.inputs
         dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
         self._data = demonstrations(dataset, specs, sim.action_spec, sim.control_dt_s, accept=True)
-        self._relabelling = relabelling(cfg.rewards, self._data)
+        self._relabeling = relabeling(cfg.rewards, self._data)
         if model is None:
             model = setup.fresh(specs, sim.action_spec, transforms_for(dataset, specs, sim.action_spec))
         check_reach(dataset, model.transforms, sim.action_spec, reach_of(model))
@@ -318,7 +318,7 @@ class IqlLearner(Learner):
         """
         index = self._data.indices()
         self._data.set_reward(index, reward(self._data.view(index, 1, 1.0)))
-        self._relabelling = relabelling(self.cfg.rewards, self._data)
+        self._relabeling = relabeling(self.cfg.rewards, self._data)
 
     def iterate(self) -> dict[str, float]:
         """Run offline updates on the dataset, or, after these, env steps and as many updates on both."""
@@ -355,7 +355,7 @@ class IqlLearner(Learner):
             sampler = Mixed([(sampler, 1 - cfg.online_share), (Uniform(replay), cfg.online_share)])
         transitions = sampler.sample(cfg.batch, model.horizon, cfg.gamma, self._generator, updates)
         rows = batch_rows(transitions, model.observation_spec, self._unit)
-        rows |= {"valid": transitions.valid, "reward": self._relabelling(transitions, cfg.gamma)}
+        rows |= {"valid": transitions.valid, "reward": self._relabeling(transitions, cfg.gamma)}
         if self._clone is not None:
             shape = DrawShape(updates, cfg.batch, model.horizon, model.action_width)
             rows |= {f"drawn/{name}": x for name, x in self._clone.draw(model, shape, self._generator).items()}

@@ -219,8 +219,8 @@ class VlaRlLearner(Learner):
         numbers = {key: seen[key] for key in measured(seen)}
         numbers |= {key: self.sim.observation_spec[key] for key in privileged(self.sim)}
         self._keys, self._numbers = tuple(seen | numbers), tuple(numbers)
-        self._normaliser = ObsNormalizer(numbers, self.world)
-        critic = Critic(self._reader.width, numbers, self._normaliser.transforms(), cfg.critic_hidden)
+        self._normalizer = ObsNormalizer(numbers, self.world)
+        critic = Critic(self._reader.width, numbers, self._normalizer.transforms(), cfg.critic_hidden)
         self.critic = critic.to(setup.device)
         self._engine = setup.engine(
             VlaRlLoss(policy, self.critic, cfg),
@@ -250,10 +250,10 @@ class VlaRlLearner(Learner):
             obs=self._read(rollout.obs, rollout.valid), next_obs=self._read(rollout.next_obs, rollout.valid)
         )
         # even the first rollout's values use its own mean and standard deviation
-        self._normaliser.update({key: rollout.obs[key][rollout.valid] for key in self._numbers})
-        self.critic.set_transforms(self._normaliser.transforms())
+        self._normalizer.update({key: rollout.obs[key][rollout.valid] for key in self._numbers})
+        self.critic.set_transforms(self._normalizer.transforms())
         batch = make_batch(
-            rollout, self._value, cfg.gamma, cfg.gae_lambda, world=self.world, normalised=cfg.normalize_advantage
+            rollout, self._value, cfg.gamma, cfg.gae_lambda, world=self.world, normalized=cfg.normalize_advantage
         )
         # the critic has its own features: the cache is for the policy's epochs
         batch = batch._replace(obs=self.kept(batch.obs))
@@ -296,7 +296,7 @@ class VlaRlLearner(Learner):
         return {
             "policy": self.policy,
             "critic": self.critic,
-            "normaliser": self._normaliser,
+            "normaliser": self._normalizer,
             "reader": self._reader,
             "engine": self._engine,
         } | self._rollouts.parts()
@@ -309,7 +309,7 @@ class VlaRlLearner(Learner):
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""
         super().load(state)
-        self.critic.set_transforms(self._normaliser.transforms())
+        self.critic.set_transforms(self._normalizer.transforms())
         if "process" in state:
             self._process = self._added(process_from_tree(state["process"], "the checkpoint"))
 

@@ -15,7 +15,7 @@ from robotrl.rollout.evaluate import EvalResult
 from robotrl.utils.media import write_video
 
 
-class Drives(NamedTuple):
+class DriveSummary(NamedTuple):
     """Evaluated and recorded drives of one driver."""
 
     driver: str

@@ -73,7 +73,7 @@ def spread(result: EvalResult, score: Score, count: int) -> list[int]:
     return [*failed[:shown].tolist(), *won[: count - shown].tolist()]
 
 
-def steps_shown(lengths: Sequence[int], dt_s: float, rate: Rate) -> list[tuple[int, ...]]:
+def rendered_steps(lengths: Sequence[int], dt_s: float, rate: Rate) -> list[tuple[int, ...]]:
     """Steps at which each episode is rendered; its first and last step are included."""
     longest = max(lengths)
     least = max(round(rate.frame_s / dt_s), 1)
@@ -179,7 +179,7 @@ def film(
         CapabilityError: rendering failed, or returned something else.
         NumericsError: the sim or the actor gave a number that is not finite.
     """
-    plans = steps_shown(lengths, shown_dt_s(sim), rate)
+    plans = rendered_steps(lengths, shown_dt_s(sim), rate)
     taken: list[list[Frames]] = [[] for _ in ids]
     size: list[tuple[int, int]] = []
     rewards: list[NDArray[np.float32]] = []
@@ -216,7 +216,7 @@ def film(
     return FilmedEpisodes(replays, result)
 
 
-def stand_still(replays: Sequence[EpisodePictures]) -> bool:
+def is_motionless(replays: Sequence[EpisodePictures]) -> bool:
     """True if all frames of each episode are equal, for episodes with several frames."""
     several = [replay for replay in replays if len(replay.frames) > 1]
     return bool(several) and all((replay.frames == replay.frames[:1]).all() for replay in several)
@@ -321,7 +321,7 @@ class Replays:
         )
 
 
-def ended_alike(before: EvalResult, places: list[int], after: EvalResult) -> NDArray[np.bool_]:
+def same_outcomes(before: EvalResult, places: list[int], after: EvalResult) -> NDArray[np.bool_]:
     """(n,) whether each episode had the same length, success and return when it was run again."""
     same = (before.length[places] == after.length) & (before.success[places] == after.success)
     return same & np.isclose(before.returns[places], after.returns, rtol=1e-4, atol=1e-6)

@@ -147,9 +147,9 @@ def _run(found: Description) -> None:
 
 def _inputs(run: Run) -> Iterator[tuple[str, str]]:
     """One row for each input of a run: path, original digest, and whether it changed."""
-    from robotrl.run.input_digests import looked_at
+    from robotrl.run.input_digests import present_digests
 
-    for before, now in zip(run.inputs, looked_at(run.inputs), strict=True):
+    for before, now in zip(run.inputs, present_digests(run.inputs), strict=True):
         if now.fault:
             state = f"cannot be read now: {now.fault}"
         elif now.sha256 is None:

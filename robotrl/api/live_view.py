@@ -134,11 +134,11 @@ class LiveView:
 
     def _frame(self, pos: NDArray[np.float64]) -> None:
         """Place the camera of new clients, and of "reset view", so that all bodies (n, 3) are in view."""
-        centre = pos.mean(0)
+        center = pos.mean(0)
         reach = max(float(np.ptp(pos, axis=0).max()), 0.5)
         camera = self.server.initial_camera
-        camera.position, camera.look_at, camera.up = centre + reach * VIEW_FROM, centre, (0.0, 0.0, 1.0)
-        self._framed = centre
+        camera.position, camera.look_at, camera.up = center + reach * VIEW_FROM, center, (0.0, 0.0, 1.0)
+        self._framed = center
 
     # controls
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import robotrl
 from robotrl.datasets.writer import DatasetWriter, PictureStorage
 from robotrl.errors import ConfigError, NumericsError, nearest
-from robotrl.rollout.demos import whole_rate
+from robotrl.rollout.demos import integer_rate_hz
 from robotrl.spec import Spec, VecSim
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Recorder:
         self._task = task or source.name.split("/")[-1].replace("-", " ")
         self._writer = DatasetWriter(
             path,
-            fps=whole_rate(source.dt_s, "fps, in Hz") if fps is None else fps,
+            fps=integer_rate_hz(source.dt_s, "fps, in Hz") if fps is None else fps,
             observation_spec=source.specs.observation_spec,
             action_spec=source.specs.action_spec,
             robot_type=source.name,

@@ -16,7 +16,7 @@ SHOWN = 6
 """Number of starts shown."""
 
 
-def telling_starts(before: NDArray[np.bool_], after: NDArray[np.bool_], count: int = SHOWN) -> list[int]:
+def informative_starts(before: NDArray[np.bool_], after: NDArray[np.bool_], count: int = SHOWN) -> list[int]:
     """Indices of the starts to show: first those on which the two policies differ, then the others.
 
     Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import robotrl
-from robotrl.api.episode_summary import Drives
+from robotrl.api.episode_summary import DriveSummary
 from robotrl.api.evaluation import actor_of, make_sim_of, refuse_dataset, sim_of
 from robotrl.api.filming import (
     FOR_PAGE,
@@ -20,11 +20,11 @@ from robotrl.api.filming import (
     Rate,
     Replays,
     camera_of,
-    ended_alike,
     film,
+    is_motionless,
     picked,
+    same_outcomes,
     spread,
-    stand_still,
 )
 from robotrl.api.inspection import kind_of
 from robotrl.api.verdict import score_of
@@ -135,7 +135,7 @@ class ViewRequest:
         return "Scripted expert" if self.path is None else str(self.path)
 
 
-def look(request: ViewRequest) -> Drives | Replays:
+def look(request: ViewRequest) -> DriveSummary | Replays:
     """Run each start and record it: by the sim's trace if it has one, else by a camera.
 
     Raises:
@@ -166,7 +166,7 @@ def look(request: ViewRequest) -> Drives | Replays:
     return _replays(request, seen, filmed.replays, _listed(names) + filmed.remark)
 
 
-def report(request: ViewRequest, count: int, command: str) -> Drives | Replays:
+def report(request: ViewRequest, count: int, command: str) -> DriveSummary | Replays:
     """Evaluate on the first starts of a split, and record some of the episodes, including failures.
 
     If rendering fails, the page states the reason, without replays; the evaluation is still reported.
@@ -233,25 +233,25 @@ def _filmed(request: ViewRequest, seen: _Seen, places: list[int]) -> _Filmed:
         names = [seen.names[place] for place in places]
         found = film(sim, request.actor(sim), name, camera, ids, names, lengths, request.seed, request.rate)
     remarks: list[str] = []
-    if others := int((~ended_alike(result, places, found.result)).sum()):
+    if others := int((~same_outcomes(result, places, found.result)).sum()):
         remarks.append(
             f"{others} of {len(places)} episodes came to something else when they were run again for their pictures:"
             f" sim {name!r}, or what acts in it, does not repeat itself exactly"
         )
-    if stand_still(found.replays):
+    if is_motionless(found.replays):
         remarks.append(f"all pictures of each episode are alike: camera {camera!r} of sim {name!r} shows no motion")
     for remark in remarks:
         warnings.warn(remark, stacklevel=3)
     return _Filmed(found.replays, "".join(f" {remark[0].upper()}{remark[1:]}." for remark in remarks))
 
 
-def _drives(request: ViewRequest, sim: VecSim, ids: list[int], keep: int | None) -> Drives:
+def _drives(request: ViewRequest, sim: VecSim, ids: list[int], keep: int | None) -> DriveSummary:
     """Drive from the starts; records at most `keep` drives, failures first, or all if it is None."""
     assert isinstance(sim, HasTrace)
     actor = request.actor(sim)
     recorder = None if keep == 0 else DriveRecorder(actor, sim, ids, keep)
     result = evaluate(recorder or actor, sim, ids=ids, seed=request.seed)
-    return Drives(
+    return DriveSummary(
         driver=request.actor_name,
         sim=request.sim_name,
         dt_s=shown_dt_s(sim),

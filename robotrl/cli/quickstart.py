@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from robotrl.api.exporting import export
-from robotrl.api.rollouts import record_animation, telling_starts
+from robotrl.api.rollouts import informative_starts, record_animation
 from robotrl.config import TrainCfg
 from robotrl.configs import peg_insert as presets
 from robotrl.deploy.control.report import ControlReport
@@ -242,7 +242,7 @@ def _tune(out: Path, seed: int, sizes: QuickstartSizes) -> tuple[Any, EvalResult
 
 def _animation(clone: Any, of_clone: EvalResult, tuned: Any, of_tuned: EvalResult, seed: int) -> Animation:
     """Rollouts from the first starts on which the two policies differ."""
-    places = telling_starts(of_clone.success, of_tuned.success)
+    places = informative_starts(of_clone.success, of_tuned.success)
     won, lost = int((of_tuned.success & ~of_clone.success).sum()), int((of_clone.success & ~of_tuned.success).sum())
     note = (
         f"These are the first starts on which the two differ: of all {len(of_clone.ids)}, the clone succeeds from"

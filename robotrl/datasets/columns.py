@@ -24,7 +24,7 @@ CHANNELS = (1, 2, 3, 4)
 """Usual numbers of image channels."""
 
 
-def as_seen(
+def match_policy_columns(
     dataset: Dataset,
     observation_spec: Mapping[str, Spec],
     columns: Mapping[str, str] | None = None,

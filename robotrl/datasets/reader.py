@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from robotrl.datasets import layout
-from robotrl.datasets.agreement.flags import odd_flags
+from robotrl.datasets.agreement.flags import flag_issues
 from robotrl.datasets.agreement.issues import DataIssue
 from robotrl.datasets.agreement.stated_stats import read_stats
 from robotrl.datasets.agreement.timing import check_times
@@ -200,7 +200,7 @@ def read_dataset(root: Path | str) -> Dataset:
             {key: Spec.from_json(spec) for key, spec in manifest["observation_spec"].items()} if manifest else None
         ),
         action_spec=Spec.from_json(manifest["action_spec"]) if manifest else None,
-        issues=times.issues + statistics.issues + odd_flags(features, frames, offsets),
+        issues=times.issues + statistics.issues + flag_issues(features, frames, offsets),
         _frames=frames,
         _pictures=pictures,
     )

@@ -327,7 +327,7 @@ class DatasetWriter:
                 )
 
     def _check_actions(self, actions: np.ndarray) -> None:
-        found = bounds.beyond(actions, self._action_spec, bounds.COMMANDED)
+        found = bounds.most_out_of_bounds(actions, self._action_spec, bounds.COMMANDED)
         if found is not None and found.by > 1:
             text = bounds.range_text(ACTION, found, len(actions), self._action_spec)
             raise ConfigError(f"episode {len(self._episodes)} of dataset {self.root}: {text}")
@@ -371,13 +371,13 @@ class DatasetWriter:
     def _stats(self) -> dict[str, Any]:
         """Statistics over all frames, one column in memory at a time."""
         out: dict[str, Stats] = {name: camera.stats() for name, camera in self._cameras.items()}
-        beyond: list[str] = []
+        issues: list[str] = []
         for name, feature in self._columns.items():
             values = read_columns(self._partial, {name: feature}, self._frames)[name]
             out[name] = describe(values)
-            beyond += self._beyond(name, values)
-        if beyond:
-            warnings.warn(f"dataset {self.root}: {'; '.join(beyond)}", stacklevel=4)
+            issues += self._beyond(name, values)
+        if issues:
+            warnings.warn(f"dataset {self.root}: {'; '.join(issues)}", stacklevel=4)
         return {name: {key: value.tolist() for key, value in stats.items()} for name, stats in out.items()}
 
     def _beyond(self, name: str, values: np.ndarray) -> list[str]:

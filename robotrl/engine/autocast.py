@@ -21,7 +21,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from robotrl.policies.networks.recompute import again_in
+from robotrl.policies.networks.activation_checkpointing import recompute_inside
 
 SLOW = 1.5
 """Slowdown above which products in bfloat16 count as slow; less may be measurement noise."""
@@ -70,7 +70,7 @@ def in_bf16(on: bool, device: torch.device) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _but_attention(cast: torch.autocast) -> Generator[None]:
-    with cast, _AttentionInFull(), again_in(_AttentionInFull):
+    with cast, _AttentionInFull(), recompute_inside(_AttentionInFull):
         yield
 
 

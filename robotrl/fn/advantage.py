@@ -47,7 +47,7 @@ def gae(
     return Gae(advantage, advantage + value)
 
 
-def normalise(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> Tensor:
+def normalize(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> Tensor:
     """Normalize to mean 0 and standard deviation 1 over the valid entries; equal advantages give exactly 0.
 
     Args:
@@ -58,13 +58,13 @@ def normalise(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> 
     chosen = advantage[valid] if among is None else among
     if not len(chosen):
         return torch.zeros_like(advantage)
-    centred = advantage - chosen.mean()
+    centerd = advantage - chosen.mean()
     std = chosen.std(unbiased=False)
     # equal advantages have no information; the rounding error of their mean must not be scaled up
     rounding = 16 * torch.finfo(chosen.dtype).eps * chosen.abs().max()
     if std <= rounding:
         return torch.zeros_like(advantage)
-    return torch.where(valid, centred / (std + 1e-8), torch.zeros_like(centred))
+    return torch.where(valid, centerd / (std + 1e-8), torch.zeros_like(centerd))
 
 
 def group_relative(reward: Tensor) -> Tensor:
@@ -75,5 +75,5 @@ def group_relative(reward: Tensor) -> Tensor:
     Args:
         reward: (P, G), G 2 or more.
     """
-    centred = reward - reward.mean(dim=1, keepdim=True)
-    return centred / (reward.std(dim=1, keepdim=True) + 1e-6)
+    centerd = reward - reward.mean(dim=1, keepdim=True)
+    return centerd / (reward.std(dim=1, keepdim=True) + 1e-6)

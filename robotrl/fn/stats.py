@@ -31,9 +31,9 @@ def wilson(successes: int, episodes: int, z: float = 1.959964) -> Interval:
             f"successes={successes}, episodes={episodes}: expected 0 <= successes <= episodes, episodes >= 1"
         )
     p = successes / episodes
-    centre = (p + z * z / (2 * episodes)) / (1 + z * z / episodes)
+    center = (p + z * z / (2 * episodes)) / (1 + z * z / episodes)
     half = z / (1 + z * z / episodes) * math.sqrt(p * (1 - p) / episodes + z * z / (4 * episodes**2))
-    return Interval(p, max(0.0, centre - half), min(1.0, centre + half), episodes)
+    return Interval(p, max(0.0, center - half), min(1.0, center + half), episodes)
 
 
 def t_quantile(probability: float, freedom: int) -> float:
@@ -82,9 +82,9 @@ def student_t(values: NDArray[np.float64]) -> Interval:
     data = np.asarray(values, np.float64)
     if len(data) < 2:
         raise ValueError(f"values has {len(data)} numbers: expected 2 or more")
-    centre = float(data.mean())
+    center = float(data.mean())
     half = t_quantile(0.975, len(data) - 1) * float(data.std(ddof=1)) / math.sqrt(len(data))
-    return Interval(centre, centre - half, centre + half, len(data))
+    return Interval(center, center - half, center + half, len(data))
 
 
 def iqm(values: NDArray[np.float64]) -> float:

@@ -95,7 +95,7 @@ def labels(
         dataset: its training data, with the sim's observations and actions or as its own robot recorded them.
         frames: number of frames.
         seed: seed of the choice of frames and of a generative policy's noise.
-        columns: from the policy's keys to the dataset's columns, where their names differ; see `as_seen`.
+        columns: from the policy's keys to the dataset's columns, where their names differ; see `match_policy_columns`.
         accept: accept a dataset with doubtful values.
 
     Raises:

@@ -153,8 +153,8 @@ def _steps(path: Path, file: str, kind: str) -> dict[str, _Step]:
         if name not in orders[0]:
             raise DataError(f"{path}/{file}: {unknown('step', name, orders[0])}")
         where = f"{where}, {name}"
-        normalises = name in (NORMALIZER, UNNORMALIZER)
-        known(where, step, ("registry_name", "config", *(("state_file",) if normalises else ())))
+        normalizes = name in (NORMALIZER, UNNORMALIZER)
+        known(where, step, ("registry_name", "config", *(("state_file",) if normalizes else ())))
         config = mapped(where, step, "config", {})
         known(where, config, SETTINGS.get(name, ()))
         fixed(where, config, FIXED.get(name, {}))

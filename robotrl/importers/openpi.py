@@ -150,8 +150,8 @@ def columns(found: Statistics, what: str, width: int) -> dict[str, list[Any]]:
     where = f"{found.where}: statistics of {what}"
     rows = {name: listed(where, said, name) for name in PADDING}
     longest = max(len(row) for row in rows.values())
-    said_of = [i for i in range(longest) if any(x not in PADDING[n] for n, row in rows.items() for x in row[i : i + 1])]
-    own = said_of[-1] + 1 if said_of else 0
+    stated = [i for i in range(longest) if any(x not in PADDING[n] for n, row in rows.items() for x in row[i : i + 1])]
+    own = stated[-1] + 1 if stated else 0
     # a padded std of 0 would amplify the noise of an element that the robot does measure
     if own > width or (own < width and rows["std"][width - 1 : width] == [0.0]):
         raise DataError(f"{where} have {own} numbers, but for padding: expected {width}, as the sim has")

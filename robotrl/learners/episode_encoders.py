@@ -77,7 +77,7 @@ def of_places(keys: str) -> Make:
                 f"algo.encoder 'places:{keys}' finds no two places: expected arrays with columns such as tip_pos_x_w"
                 " and peg_pos_x_w, in metres and of one frame"
             )
-        return PlacesEncoder(pairs)
+        return RelativePositionEncoder(pairs)
 
     return make
 
@@ -98,7 +98,7 @@ def pairs_of(specs: dict[str, Spec]) -> list[Pair]:
     ]
 
 
-class PlacesEncoder(nn.Module):
+class RelativePositionEncoder(nn.Module):
     """Encoder from observations (B, ...) to differences (B, F) of coordinates, m."""
 
     def __init__(self, pairs: list[Pair]) -> None:

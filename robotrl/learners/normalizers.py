@@ -123,7 +123,7 @@ class RewardNormalizer:
         """The number that rewards are divided by."""
         return float((self._moments.var[0] + 1e-8).sqrt())
 
-    def normalise(self, rollout: Rollout) -> Rollout:
+    def normalize(self, rollout: Rollout) -> Rollout:
         """Return the rollout with normalized rewards, after adding its returns to the statistics.
 
         A decision's reward is that of its whole chunk; the return is discounted by all steps of the chunk.

@@ -14,7 +14,7 @@ from robotrl.engine.distributed import ALONE, DistributedContext
 from robotrl.engine.engine import Updates
 from robotrl.engine.minibatches import part
 from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
-from robotrl.fn.advantage import gae, normalise
+from robotrl.fn.advantage import gae, normalize
 from robotrl.fn.loss import explained_variance
 from robotrl.learners.learner import Setup
 from robotrl.learners.normalizers import RewardNormalizer
@@ -97,7 +97,7 @@ class Rollouts:
         rollout = self._world.with_episodes(self.collector.collect(decide, self._cfg.num_steps))
         reward = rollout.reward
         if self.reward_normalizer is not None:
-            rollout = self.reward_normalizer.normalise(rollout)
+            rollout = self.reward_normalizer.normalize(rollout)
             policy.reward_scale = self.reward_normalizer.scale
         return rollout, reward
 
@@ -158,7 +158,7 @@ def make_batch(
     gae_lambda: float,
     critic_batch: int | None = None,
     world: DistributedContext = ALONE,
-    normalised: bool = True,
+    normalized: bool = True,
     keep: Keep = dict,
 ) -> OnPolicyBatch:
     """Compute the advantages of a rollout's decisions, and flatten the decisions to a batch.
@@ -170,7 +170,7 @@ def make_batch(
         gae_lambda: lambda of GAE, per decision.
         critic_batch: observations per batch of the critic; None is `ROWS`.
         world: the processes whose advantages are normalized together.
-        normalised: whether to normalize the advantages.
+        normalized: whether to normalize the advantages.
         keep: function from observations to those that the critic and every epoch read; called once per array.
     """
     valid = rollout.valid
@@ -191,8 +191,8 @@ def make_batch(
         gae_lambda,
     )
     advantage = out.advantage
-    if normalised:
-        advantage = normalise(advantage, valid, world.rows(advantage[valid]))
+    if normalized:
+        advantage = normalize(advantage, valid, world.rows(advantage[valid]))
     target = out.value_target[valid]
     return OnPolicyBatch(
         obs,

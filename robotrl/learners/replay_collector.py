@@ -202,7 +202,7 @@ class ReplayCollector:
 
     def collect(self, steps: int) -> dict[str, float]:
         """Take `steps` steps in every env and add them to the replay buffers; returns scalars to log."""
-        return worth_logging(self.take(steps))
+        return loggable_scalars(self.take(steps))
 
     def scalars(self) -> dict[str, float]:
         """Return the scalars to log of the collector itself: none."""
@@ -264,7 +264,7 @@ def open_replay(path: Path, expected: ReplayLayout) -> Replay:
     return replay
 
 
-def worth_logging(out: Collected) -> dict[str, float]:
+def loggable_scalars(out: Collected) -> dict[str, float]:
     """Return the scalars to log of collected steps."""
     scalars = {"rollout_episodes": float(len(out.episodes))}
     if len(out.episodes):

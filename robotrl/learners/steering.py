@@ -19,7 +19,7 @@ from robotrl.learners.actor.remote import experience_of
 from robotrl.learners.learner import Learner, Setup, Watch
 from robotrl.learners.off_policy import ActionNormalizer, PolicyBuilder, batch_rows, check_settings
 from robotrl.learners.parts import Part
-from robotrl.learners.replay_collector import Acting, ReplayBuffers, worth_logging
+from robotrl.learners.replay_collector import Acting, ReplayBuffers, loggable_scalars
 from robotrl.policies.q import QEnsemble
 from robotrl.policies.steered import SteeredCfg, SteeredPolicy
 from robotrl.replay.buffer import Replay
@@ -205,4 +205,4 @@ def summary(found: list[Collected], updates: list[dict[str, float]]) -> dict[str
         sum(one.corrected for one in found),
     )
     names = [name for name in (updates[0] if updates else {}) if name != "loss"]
-    return worth_logging(everything) | {name: sum(u[name] for u in updates) / len(updates) for name in names}
+    return loggable_scalars(everything) | {name: sum(u[name] for u in updates) / len(updates) for name in names}

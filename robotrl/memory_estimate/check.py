@@ -12,16 +12,16 @@ from robotrl.config import TrainCfg
 from robotrl.datasets.layout import INFO
 from robotrl.errors import CapabilityError, DataError
 from robotrl.memory_estimate.estimate import (
-    Footprint,
     Load,
-    adapt_alike,
+    MemoryEstimate,
     available,
-    check_room,
+    check_memory_fits,
     described,
-    footprint,
-    without_memory,
+    estimate_memory,
+    on_meta_device,
+    stand_in_adapters,
 )
-from robotrl.policies.networks.recompute import recompute
+from robotrl.policies.networks.activation_checkpointing import recompute
 from robotrl.run.policy_checkpoint import changed_description, describe
 from robotrl.spec import HasChain, LearnerCfg, MemoryNeeds
 from robotrl.spec.json_fields import name_values
@@ -34,7 +34,7 @@ COPIES = 4
 """Copies of a rollout's observations: before and after a decision, those of valid decisions, and the engine's rows."""
 
 
-def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
+def announce(cfg: TrainCfg[Any, Any]) -> MemoryEstimate | None:
     """Print the estimated memory of a run to stderr, if it starts from a policy that is not small.
 
     Args:
@@ -55,18 +55,18 @@ def announce(cfg: TrainCfg[Any, Any]) -> Footprint | None:
         return None
     description = changed_description(stored.description, name_values(cfg.init_changes, "init_changes"))
     try:
-        with without_memory(description["kind"]):
+        with on_meta_device(description["kind"]):
             policy = described(description)
             if cfg.lora.rank:
-                adapt_alike(policy, cfg.lora)
+                stand_in_adapters(policy, cfg.lora)
             if cfg.recompute:
                 recompute(policy)
-            found = footprint(policy, load_of(cfg, policy, rows), policy.observation_spec)
+            found = estimate_memory(policy, load_of(cfg, policy, rows), policy.observation_spec)
     except CapabilityError as error:
         print(error, file=sys.stderr)
         return None
     print(found.line(), file=sys.stderr)
-    check_room(found, available(device_of(cfg.device)), lambda need: advice(cfg, need))
+    check_memory_fits(found, available(device_of(cfg.device)), lambda need: advice(cfg, need))
     return found
 
 
@@ -130,9 +130,9 @@ def own_bytes(network: Any, shared: bool) -> int:
     return sum(p.numel() * p.element_size() for p in network.parameters() if p.requires_grad or not shared)
 
 
-def advice(cfg: TrainCfg[Any, Any], need: Footprint) -> str:
+def advice(cfg: TrainCfg[Any, Any], need: MemoryEstimate) -> str:
     """Advice on a config that needs too much memory, the most effective change first."""
-    fixed, needs = need.weights + need.optimiser, cfg.algo.memory
+    fixed, needs = need.weights + need.optimizer, cfg.algo.memory
     fewer = "a smaller algo.microbatch" if needs.splits else "smaller minibatches"
     if need.update < fixed and not cfg.lora.rank:
         spread = "" if cfg.fsdp else ", or fsdp, with several processes"

@@ -30,7 +30,7 @@ from robotrl.errors import CapabilityError, ConfigError, DataError, short
 from robotrl.fn.bc_loss import chunk_shape
 from robotrl.fn.text import tokens
 from robotrl.learners.feature_cache import blank, check_frozen
-from robotrl.peft.bf16_linear import half_of
+from robotrl.peft.bf16_linear import bf16_linear_from
 from robotrl.peft.lora import places
 from robotrl.registry import POLICIES
 from robotrl.run.policy_checkpoint import MISFITS
@@ -65,7 +65,7 @@ class Load(NamedTuple):
     """Bytes of additional networks: averaged, frozen, a teacher."""
 
 
-class Footprint(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """Estimated memory by purpose, in bytes."""
 
     parameters: int
@@ -74,7 +74,7 @@ class Footprint(NamedTuple):
     """Number of trainable weights."""
     weights: int
     """Weights of the policy and of additional networks."""
-    optimiser: int
+    optimizer: int
     """Adam's moments and averaged weights."""
     update: int
     """Peak of activations, gradients and temporaries of an update."""
@@ -84,20 +84,20 @@ class Footprint(NamedTuple):
     @property
     def total(self) -> int:
         """Total bytes."""
-        return self.weights + self.optimiser + self.update + self.stored
+        return self.weights + self.optimizer + self.update + self.stored
 
     def line(self) -> str:
         """Return the estimate as one readable line."""
-        parts = (f"{name} {_gib(getattr(self, name))}" for name in ("weights", "optimiser", "update", "stored"))
+        parts = (f"{name} {_gib(getattr(self, name))}" for name in ("weights", "optimizer", "update", "stored"))
         share = f"{self.learning / 1e6:,.3g} of {self.parameters / 1e6:,.3g} million weights learn"
         return f"memory, estimated: {_gib(self.total)} GiB ({', '.join(parts)}); {share}"
 
 
-def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> Footprint:
+def estimate_memory(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> MemoryEstimate:
     """Estimate the memory that a policy needs to learn from minibatches.
 
     Args:
-        policy: policy with tokens, a chain or a density; made inside `without_memory`, in which this is called, too.
+        policy: policy with tokens, a chain or a density; made inside `on_meta_device`, in which this is called, too.
         load: quantities of the run.
         observation_spec: the policy's.
 
@@ -111,22 +111,22 @@ def footprint(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) 
     weights = sum(_bytes(x) for x in {id(x): x for x in (*policy.parameters(), *policy.buffers())}.values())
     row = sum(_bytes(x) for x in _kept(policy, load.cache, observation_spec).values())
     if load.processes == 1:
-        optimiser, update = moments * (ADAM + load.average), update_peak(policy, load, observation_spec)
+        optimizer, update = moments * (ADAM + load.average), update_peak(policy, load, observation_spec)
     else:
         # besides moments, a process has its shard of the weights twice: as parameters, and as a vector
-        optimiser, update = moments * (ADAM + 2) // load.processes, _spread_peak(policy, load, observation_spec)
-    return Footprint(
+        optimizer, update = moments * (ADAM + 2) // load.processes, _spread_peak(policy, load, observation_spec)
+    return MemoryEstimate(
         sum(p.numel() for _, p in named),
         learning,
         weights + load.beside,
-        optimiser,
+        optimizer,
         update,
         load.stored * row,
     )
 
 
 def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> int:
-    """Peak bytes of one update, without weights and moments; see `footprint`."""
+    """Peak bytes of one update, without weights and moments; see `estimate_memory`."""
     loss = _Pass(policy, load.evaluations)
     named = [(f"policy.{name}", p) for name, p in policy.named_parameters() if p.requires_grad]
     if not named:
@@ -158,7 +158,7 @@ def update_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]
 
 
 def _spread_peak(policy: nn.Module, load: Load, observation_spec: dict[str, Spec]) -> int:
-    """Peak bytes of one sharded update, without weights and moments; see `footprint`.
+    """Peak bytes of one sharded update, without weights and moments; see `estimate_memory`.
 
     They are activations, shards of gradients, and the gathered parameters and gradient of the largest unit.
     """
@@ -183,7 +183,7 @@ def _kept(policy: Any, cache: Cache, observation_spec: dict[str, Spec]) -> dict[
 
 
 @contextmanager
-def without_memory(needs: str = "") -> Generator[None]:
+def on_meta_device(needs: str = "") -> Generator[None]:
     """Context in which tensors have shapes and dtypes but no memory, and networks get no initial weights.
 
     Args:
@@ -223,7 +223,7 @@ def _alike(tensor: Tensor, memo: Any) -> Tensor:
 
 
 def described(description: dict[str, Any]) -> Any:
-    """Build the policy of a description, for `footprint`, inside `without_memory`.
+    """Build the policy of a description, for `estimate_memory`, inside `on_meta_device`.
 
     Raises:
         DataError: it is of another version.
@@ -236,12 +236,12 @@ def described(description: dict[str, Any]) -> Any:
         ) from error
 
 
-def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
+def stand_in_adapters(policy: Any, cfg: LoraCfg) -> None:
     """Replace layers of a policy without memory by ones with the memory use of adapters, as `peft` cannot adapt it.
 
     Raises:
         ConfigError: a target or head that the policy does not have.
-        CapabilityError: see `footprint`.
+        CapabilityError: see `estimate_memory`.
     """
     _check_alike(policy)
     where = places(policy, cfg, lambda: _act(policy))
@@ -249,7 +249,7 @@ def adapt_alike(policy: Any, cfg: LoraCfg) -> None:
     for name in where.halved:
         layer: Any = policy.get_submodule(name)
         weight = nn.Parameter(layer.weight.to(torch.bfloat16), requires_grad=False)
-        policy.set_submodule(name, half_of(layer, weight))
+        policy.set_submodule(name, bf16_linear_from(layer, weight))
     for name in where.layers:
         policy.set_submodule(name, _Adapted(policy.get_submodule(name), cfg.rank))
     for name in where.heads:
@@ -269,7 +269,7 @@ def available(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def check_room(found: Footprint, free: int, advice: Callable[[Footprint], str]) -> None:
+def check_memory_fits(found: MemoryEstimate, free: int, advice: Callable[[MemoryEstimate], str]) -> None:
     """Check that an estimate fits into the free memory.
 
     Args:

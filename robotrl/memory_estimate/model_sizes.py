@@ -42,7 +42,7 @@ def interface(name: str) -> Interface:
 
 
 def published(name: str, seen: Interface) -> Any:
-    """Build a policy around a published network; inside `without_memory`, because it takes gigabytes otherwise.
+    """Build a policy around a published network; inside `on_meta_device`, because it takes gigabytes otherwise.
 
     Args:
         name: "openvla", "smolvla" or "pi0".

@@ -17,7 +17,7 @@ from robotrl.peft.frozen import Frozen, keep_out
 L = TypeVar("L", bound=nn.Linear)
 
 
-class HalfLinear(nn.Linear):
+class Bf16Linear(nn.Linear):
     """Linear layer with frozen bfloat16 weights; made by `to_bf16_linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -38,15 +38,15 @@ def to_bf16_linear(policy: nn.Module, names: Iterable[str]) -> None:
     for name in names:
         layer = policy.get_submodule(name)
         assert type(layer) is nn.Linear, name
-        policy.set_submodule(name, _like(layer, HalfLinear, torch.bfloat16))
+        policy.set_submodule(name, _like(layer, Bf16Linear, torch.bfloat16))
 
 
-def half_of(layer: nn.Linear, weight: nn.Parameter) -> HalfLinear:
+def bf16_linear_from(layer: nn.Linear, weight: nn.Parameter) -> Bf16Linear:
     """Build a bf16 linear layer with the given bfloat16 weight and another layer's bias."""
-    return _with(layer, HalfLinear, weight)
+    return _with(layer, Bf16Linear, weight)
 
 
-def whole(policy: nn.Module, names: Iterable[str]) -> None:
+def to_float32_linear(policy: nn.Module, names: Iterable[str]) -> None:
     """Convert bf16 linear layers back to float32, in place; the weights stay rounded."""
     for name in names:
         policy.set_submodule(name, _like(policy.get_submodule(name), nn.Linear, torch.float32))

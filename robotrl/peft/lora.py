@@ -22,7 +22,7 @@ from torch import nn
 
 from robotrl.config import ALL_LAYERS, LoraCfg
 from robotrl.errors import ConfigError, DataError, unknown
-from robotrl.peft.bf16_linear import to_bf16_linear, whole
+from robotrl.peft.bf16_linear import to_bf16_linear, to_float32_linear
 from robotrl.peft.frozen import freeze, thaw
 from robotrl.spec.json_fields import settings_from_json
 from robotrl.utils.installation import install_line
@@ -137,11 +137,11 @@ def merged(policy: Any) -> Any:
         for name in adaptation.layers:
             layer: Any = out.get_submodule(name)
             out.set_submodule(name, layer.get_base_layer())
-            whole(out, {name} & {*adaptation.halved})
+            to_float32_linear(out, {name} & {*adaptation.halved})
             linear: Any = out.get_submodule(name)
             weight = linear.weight + layer.get_delta_weight(ADAPTER).to(linear.weight.dtype)
             linear.weight = nn.Parameter(weight, linear.weight.learns)
-        whole(out, {*adaptation.halved} - {*adaptation.layers})
+        to_float32_linear(out, {*adaptation.halved} - {*adaptation.layers})
     thaw(out)
     for name in ("adaptation", "peft_config"):
         del vars(out)[name]

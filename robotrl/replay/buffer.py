@@ -19,7 +19,7 @@ from robotrl.errors import ConfigError, DataError, check_at_least
 from robotrl.replay.check import host
 from robotrl.replay.directory import SHARD_BYTES, ReplayDirectory, make_directory
 from robotrl.replay.layout import ReplayLayout
-from robotrl.replay.priority import Prioritised, by_return, episode_returns
+from robotrl.replay.priority import Prioritized, by_return, episode_returns
 from robotrl.replay.recovery import damage, restore
 from robotrl.replay.ring import Ring
 from robotrl.replay.samplers import Mixed, Sampler, Uniform
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SOURCES",
     "Mixed",
-    "Prioritised",
+    "Prioritized",
     "Replay",
     "Sampler",
     "Source",
@@ -72,7 +72,7 @@ class Replay:
         self.ring = Ring(layout, ring, side, directory is not None and directory.checked)
         """The ring buffers, for samplers."""
         self._directory = directory
-        self._relabelled = directory.relabelled if directory else np.zeros(1, np.int64)
+        self._relabeled = directory.relabeled if directory else np.zeros(1, np.int64)
 
     @classmethod
     def create(
@@ -245,7 +245,7 @@ class Replay:
         if not np.isfinite(rewards).all():
             at = int(np.argmin(np.isfinite(rewards)))
             raise ConfigError(f"reward of replay index {int(ids[at])} is {rewards[at]}: expected finite")
-        self._relabelled += 1
+        self._relabeled += 1
         self.ring.set_reward(ids % self.ring.rows, rewards)
 
     def indices(self, horizon: int = 1, decisions: bool = False) -> Tensor:
@@ -282,7 +282,7 @@ class Replay:
         state: dict[str, Any] = {
             "heads": ring.heads.copy(),
             "flags": ring.newest_flags(),
-            "relabelled": int(self._relabelled[0]),
+            "relabelled": int(self._relabeled[0]),
             "stored": len(ring),
             "rows": ring.rows,
         }
@@ -326,7 +326,7 @@ class Replay:
                 f"shards: {lost} steps are gone, so the run goes on, not exactly",
                 stacklevel=2,
             )
-        if self._directory and int(self._relabelled[0]) != int(state["relabelled"]):
+        if self._directory and int(self._relabeled[0]) != int(state["relabelled"]):
             warnings.warn(
                 "rewards in the replay were changed after its checkpoint: the run goes on, not exactly", stacklevel=2
             )
@@ -336,7 +336,7 @@ class Replay:
                 " goes on, not exactly",
                 stacklevel=2,
             )
-        self._relabelled[0] = int(state["relabelled"])
+        self._relabeled[0] = int(state["relabelled"])
 
     def clear(self) -> None:
         """Forget all steps."""

@@ -62,7 +62,7 @@ class ReplayDirectory:
             raise DataError(f"replay {path}: {HEADER} lacks what it should hold ({error!r})") from error
         self.ring = ShardStorage(path / "shards", columns[0], self.layout.rows, rows[0])
         self.side = ShardStorage(path / "finals", columns[1], self.layout.rows, rows[1])
-        self.relabelled = _counter(path / "relabelled.npy")
+        self.relabeled = _counter(path / "relabelled.npy")
 
     def close(self) -> None:
         """Release the lock."""

@@ -152,7 +152,7 @@ def _over_rows(least: np.ufunc, values: np.ndarray) -> np.ndarray:
     return least.reduce(np.concatenate([wide.reshape(SIDE_BY_SIDE, -1), values[whole:]]), 0)
 
 
-class Watch:
+class OutlierMonitor:
     """Warns of outliers among a sim's observations and rewards, once for each element.
 
     Args:

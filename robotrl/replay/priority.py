@@ -66,7 +66,7 @@ class SumTree:
         return node
 
 
-class Prioritised:
+class Prioritized:
     """Draws start steps in proportion to priority**alpha, stratified over `batch` equal parts of the total.
 
     New steps get the largest priority so far; so do all steps after a rollback.

@@ -111,7 +111,7 @@ def learning_curve(
                 f'<circle class="dot" cx="{x(p.env_steps):.1f}" cy="{y(p.value):.1f}" r="3.5">'
                 f"<title>{tooltip}</title></circle>"
             )
-    labelled = [*lines, *([tuned] if tuned else [])]
+    labeled = [*lines, *([tuned] if tuned else [])]
     at_tuned = right + 8.0 if tuned_env_steps is None else x(min(tuned_env_steps, end))
     if tuned:
         if tuned.low is not None and tuned.high is not None:
@@ -121,8 +121,8 @@ def learning_curve(
             f'<circle class="final tuned" cx="{at_tuned:.1f}" cy="{y(tuned.value):.1f}" r="5">'
             f"<title>{esc(tuned.label)}{tooltip}: {percent(tuned.value)}</title></circle>"
         )
-    heights = _spread([y(level.value) for level in labelled], 30, top + 4, bottom - 4)
-    for level, at in zip(labelled, heights, strict=True):
+    heights = _spread([y(level.value) for level in labeled], 30, top + 4, bottom - 4)
+    for level, at in zip(labeled, heights, strict=True):
         start = max(at_tuned + 6, right + 3) if level is tuned else right + 3
         body.append(f'<path class="lead" d="M{start} {y(level.value):.1f} L{right + 22} {at:.1f}"/>')
         name = _short(level, narrow)

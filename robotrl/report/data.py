@@ -181,13 +181,13 @@ def geoms_from_mujoco(
     Returns:
         Indices (G,) of the kept geoms in the model, and the `Geom` of each.
     """
-    types, sizes, colours = np.asarray(geom_type), np.asarray(geom_size), np.asarray(geom_rgba)
-    keep = [i for i in range(len(types)) if int(types[i]) in _MUJOCO_KINDS and colours[i, 3] > 0]
+    types, sizes, colors = np.asarray(geom_type), np.asarray(geom_size), np.asarray(geom_rgba)
+    keep = [i for i in range(len(types)) if int(types[i]) in _MUJOCO_KINDS and colors[i, 3] > 0]
     geoms = [
         Geom(
             _MUJOCO_KINDS[int(types[i])],
             (float(sizes[i, 0]), float(sizes[i, 1]), float(sizes[i, 2])),
-            (float(colours[i, 0]), float(colours[i, 1]), float(colours[i, 2]), float(colours[i, 3])),
+            (float(colors[i, 0]), float(colors[i, 1]), float(colors[i, 2]), float(colors[i, 3])),
         )
         for i in keep
     ]

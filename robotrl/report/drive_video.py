@@ -26,9 +26,9 @@ HOLD_S = 1.5
 FRAME_S = 0.1
 SEEN_M = 75.0
 """Largest distance of a visible object from the ego."""
-MAX_COLOURS = 256
+MAX_COLORS = 256
 
-LAND, VERGE, ROAD, PAINT, CENTRE = (223, 230, 216), (205, 210, 203), (163, 169, 176), (247, 248, 250), (240, 198, 72)
+LAND, VERGE, ROAD, PAINT, CENTER = (223, 230, 216), (205, 210, 203), (163, 169, 176), (247, 248, 250), (240, 198, 72)
 ROUTE, TRAIL, EGO, PLAN, GLASS, PARKED = (
     (120, 152, 192),
     (232, 120, 170),
@@ -37,7 +37,7 @@ ROUTE, TRAIL, EGO, PLAN, GLASS, PARKED = (
     (29, 39, 51),
     (201, 206, 214),
 )
-COLOURS = {
+COLORS = {
     "vehicle": (47, 111, 181),
     "cyclist": (15, 155, 142),
     "pedestrian": (217, 72, 15),
@@ -47,7 +47,7 @@ LIGHTS = ((31, 163, 74), (242, 183, 5), (224, 49, 49))
 BAD, GOOD, INK, CARD = (185, 28, 28), (21, 128, 61), (23, 32, 44), (250, 251, 252)
 
 Points = NDArray[np.float64]
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 
 
 def frame_count(traces: Sequence[DriveTrace], dt_s: float) -> int:
@@ -88,13 +88,13 @@ def grid_frames(traces: Sequence[DriveTrace], dt_s: float) -> Iterator[tuple[NDA
 
 def palette() -> NDArray[np.uint8]:
     """(1, 1, n, 3) palette: all drawn colors, and the midpoints of all pairs for smooth edges."""
-    plain = (LAND, VERGE, ROAD, PAINT, CENTRE, ROUTE, TRAIL, EGO, PLAN, GLASS, PARKED, *COLOURS.values(), *LIGHTS)
+    plain = (LAND, VERGE, ROAD, PAINT, CENTER, ROUTE, TRAIL, EGO, PLAN, GLASS, PARKED, *COLORS.values(), *LIGHTS)
     both = [
         [(p + q) // 2 for p, q in zip(one, other, strict=True)]
         for k, one in enumerate((*plain, BAD, GOOD, INK, CARD))
         for other in plain[: k + 1]
     ]
-    return np.unique(np.array([*both, BAD, GOOD, INK, CARD], np.uint8), axis=0)[None, None, :MAX_COLOURS]
+    return np.unique(np.array([*both, BAD, GOOD, INK, CARD], np.uint8), axis=0)[None, None, :MAX_COLORS]
 
 
 def _shown(trace: DriveTrace, dt_s: float) -> list[int]:
@@ -108,7 +108,7 @@ class _Shape(NamedTuple):
 
     points: Points
     width_m: float
-    colour: Colour
+    color: Color
 
     def near(self, point: Points) -> bool:
         """True if part of it may be visible around a point."""
@@ -143,16 +143,16 @@ class DriveVideo:
         brush.shape(_strip(trace.map.route[ahead : ahead + round(2 * SEEN_M)], 1.3, ROUTE))
         for stop in trace.map.stops:
             half = np.array([-np.sin(stop.yaw), np.cos(stop.yaw)]) * stop.width_m * 0.46
-            colour = LIGHTS[frame.lights[stop.light]] if 0 <= stop.light < len(frame.lights) else PAINT
-            brush.line(np.array([stop[:2] - half, stop[:2] + half]), 0.6, colour)
+            color = LIGHTS[frame.lights[stop.light]] if 0 <= stop.light < len(frame.lights) else PAINT
+            brush.line(np.array([stop[:2] - half, stop[:2] + half]), 0.6, color)
         brush.line(self._driven[: step + 1], 0.25, TRAIL)
         for box in trace.map.parked:
             brush.car(box, PARKED)
         for kind, box in zip(frame.kinds.tolist(), frame.boxes, strict=True):
             if KINDS[kind] == "pedestrian":
-                brush.disc(box[:2], 0.5, COLOURS["pedestrian"])
+                brush.disc(box[:2], 0.5, COLORS["pedestrian"])
             else:
-                brush.car(box[:5], COLOURS[KINDS[kind]])
+                brush.car(box[:5], COLORS[KINDS[kind]])
         plan = [found for found in trace.plans if found.step <= min(step, len(trace.steps) - 1)][-1:]
         for found in plan:
             rest = found.poses[step - found.step if trace.decided > 1 else 0 :, :2]
@@ -182,34 +182,34 @@ class _Brush:
     def __init__(self, draw: ImageDraw.ImageDraw, frame: TraceFrame) -> None:
         self._draw, self._scale = draw, SCALE * FINER
         x, y, yaw = frame.ego
-        self._centre = np.array([x, y])
+        self._center = np.array([x, y])
         # world to pixels, ego heading up
         right, up = np.array([np.sin(yaw), -np.cos(yaw)]), np.array([np.cos(yaw), np.sin(yaw)])
         self._matrix = np.stack([right, -up]).T * self._scale
         self._middle = np.array([SIZE[0] / 2, SIZE[1] * (1 - BEHIND)]) * FINER
 
     def _pixels(self, points: Points) -> list[tuple[float, float]]:
-        return [(x, y) for x, y in ((points - self._centre) @ self._matrix + self._middle).tolist()]
+        return [(x, y) for x, y in ((points - self._center) @ self._matrix + self._middle).tolist()]
 
     def shape(self, shape: _Shape) -> None:
         if shape.width_m:
-            self.line(shape.points, shape.width_m, shape.colour)
+            self.line(shape.points, shape.width_m, shape.color)
         elif len(shape.points) > 2:
-            self._draw.polygon(self._pixels(shape.points), shape.colour)
+            self._draw.polygon(self._pixels(shape.points), shape.color)
 
-    def line(self, points: Points, width_m: float, colour: Colour) -> None:
+    def line(self, points: Points, width_m: float, color: Color) -> None:
         if len(points) > 1:
-            self._draw.line(self._pixels(points), colour, max(round(width_m * self._scale), 1))
+            self._draw.line(self._pixels(points), color, max(round(width_m * self._scale), 1))
 
-    def disc(self, point: Points, radius_m: float, colour: Colour) -> None:
+    def disc(self, point: Points, radius_m: float, color: Color) -> None:
         ((x, y),), r = self._pixels(point[None]), radius_m * self._scale
-        self._draw.ellipse((x - r, y - r, x + r, y + r), colour, GLASS)
+        self._draw.ellipse((x - r, y - r, x + r, y + r), color, GLASS)
 
-    def car(self, box: Points, colour: Colour) -> None:
+    def car(self, box: Points, color: Color) -> None:
         x, y, yaw, length, width = box.tolist()
         along, across = np.array([np.cos(yaw), np.sin(yaw)]) * length / 2, np.array([-np.sin(yaw), np.cos(yaw)])
         across = across * width / 2
-        self._draw.polygon(self._pixels(_corners(x, y, along, across, 1.0, -1.0, 1.0)), colour, GLASS, 2)
+        self._draw.polygon(self._pixels(_corners(x, y, along, across, 1.0, -1.0, 1.0)), color, GLASS, 2)
         if width > 1.0:
             self._draw.polygon(self._pixels(_corners(x, y, along, across, 0.5, 0.16, 0.8)), GLASS)
 
@@ -232,7 +232,7 @@ def _ground(trace: DriveTrace) -> list[_Shape]:
         if lane.left_open:
             out += [_Shape(dash, 0.2, PAINT) for dash in _dashes(left, 3.0)]
         else:
-            out.append(_Shape(left, 0.2, CENTRE))
+            out.append(_Shape(left, 0.2, CENTER))
         if not lane.right_open:
             out.append(_Shape(right, 0.2, PAINT))
     for x0, y0, x1, y1, width in trace.map.walks.tolist():
@@ -240,10 +240,10 @@ def _ground(trace: DriveTrace) -> list[_Shape]:
     return out
 
 
-def _strip(points: Points, width_m: float, colour: Colour) -> _Shape:
+def _strip(points: Points, width_m: float, color: Color) -> _Shape:
     if len(points) < 2:
-        return _Shape(points, 0.0, colour)
-    return _Shape(np.concatenate([_beside(points, width_m / 2), _beside(points, -width_m / 2)[::-1]]), 0.0, colour)
+        return _Shape(points, 0.0, color)
+    return _Shape(np.concatenate([_beside(points, width_m / 2), _beside(points, -width_m / 2)[::-1]]), 0.0, color)
 
 
 def _beside(points: Points, left_m: float) -> Points:

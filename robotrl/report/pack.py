@@ -24,23 +24,23 @@ def pack(animation: Animation) -> dict[str, Any]:
     rollouts = [*animation.before, *animation.after]
     positions = np.concatenate([rollout.poses[..., :3].reshape(-1, 3) for rollout in rollouts])
     low, high = positions.min(0), positions.max(0)
-    centre, half = (low + high) / 2, max(float((high - low).max()) / 2, 1e-6)
+    center, half = (low + high) / 2, max(float((high - low).max()) / 2, 1e-6)
     return {
         "dt": animation.frame_dt_s,
-        "centre": [round(float(value), 6) for value in centre],
+        "centre": [round(float(value), 6) for value in center],
         "half": half,
         "shadow": animation.shadow_z,
         "camera": list(animation.camera),
         "geoms": [[geom.kind, *(round(value, 5) for value in (*geom.size, *geom.rgba))] for geom in animation.geoms],
-        "before": [_pack_rollout(rollout, centre, half) for rollout in animation.before],
-        "after": [_pack_rollout(rollout, centre, half) for rollout in animation.after],
+        "before": [_pack_rollout(rollout, center, half) for rollout in animation.before],
+        "after": [_pack_rollout(rollout, center, half) for rollout in animation.after],
     }
 
 
-def _pack_rollout(rollout: RecordedEpisode, centre: NDArray[np.float32], half: float) -> dict[str, Any]:
+def _pack_rollout(rollout: RecordedEpisode, center: NDArray[np.float32], half: float) -> dict[str, Any]:
     poses = rollout.poses.astype(np.float64)
     moving = np.flatnonzero(np.ptp(poses, axis=0).max(-1) > _STILL_M)
-    poses[..., :3] = (poses[..., :3] - centre) / half
+    poses[..., :3] = (poses[..., :3] - center) / half
     whole = np.round(np.clip(poses, -1, 1) * _FULL).astype("<i2")
     data = whole[0].tobytes() + whole[:, moving].tobytes()
     return {

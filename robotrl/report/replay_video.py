@@ -93,10 +93,10 @@ class Mosaic:
     def _caption(self, draw: ImageDraw.ImageDraw, replay: EpisodePictures, shown: int, x: int, y: int) -> None:
         top = y + (BAR - TEXT) // 2 - 1
         draw.text((x + PAD, top), replay.name, INK, self._font)
-        caption, colour = f"step {replay.steps[shown]} of {replay.length}", SOFT
+        caption, color = f"step {replay.steps[shown]} of {replay.length}", SOFT
         if shown == len(replay.steps) - 1:
-            caption, colour = f"return {number(replay.ret)}", INK
+            caption, color = f"return {number(replay.ret)}", INK
             if self._has_success:
-                word, colour = ("success", GOOD) if replay.success else ("failed", BAD)
+                word, color = ("success", GOOD) if replay.success else ("failed", BAD)
                 caption = f"{word}, {caption}"
-        draw.text((x + self._width - PAD - draw.textlength(caption, self._font), top), caption, colour, self._font)
+        draw.text((x + self._width - PAD - draw.textlength(caption, self._font), top), caption, color, self._font)

@@ -28,7 +28,7 @@ REPLAY_TOLERANCE = 1e-4
 """Largest difference between an observation of the dataset and its replay, in the observation's own unit."""
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """F labelled observations: the frames of an episode in time order, the episodes one after the other."""
 
     obs: dict[str, NDArray[np.generic]]
@@ -48,7 +48,7 @@ class Labelled(NamedTuple):
         return len(np.unique(self.episode))
 
 
-def label_episodes(episodes: Sequence[Episode], keys: Sequence[str]) -> Labelled:
+def label_episodes(episodes: Sequence[Episode], keys: Sequence[str]) -> Labeled:
     """Label recorded episodes of a sim that ends them at success: a success's last observation is positive.
 
     Args:
@@ -58,7 +58,7 @@ def label_episodes(episodes: Sequence[Episode], keys: Sequence[str]) -> Labelled
     Raises:
         ConfigError: an episode was not recorded, an array is unknown, or a successful one lasted until its time limit.
     """
-    parts: list[Labelled] = []
+    parts: list[Labeled] = []
     for number, episode in enumerate(episodes):
         for key in keys:
             if key not in episode.obs:
@@ -72,11 +72,11 @@ def label_episodes(episodes: Sequence[Episode], keys: Sequence[str]) -> Labelled
         frames = episode.length + 1
         success = np.zeros(frames, bool)
         success[-1] = episode.success
-        parts.append(Labelled({key: episode.obs[key] for key in keys}, success, np.full(frames, number)))
+        parts.append(Labeled({key: episode.obs[key] for key in keys}, success, np.full(frames, number)))
     return join(parts)
 
 
-def label_dataset(dataset: Dataset, keys: Sequence[str], tail: int) -> Labelled:
+def label_dataset(dataset: Dataset, keys: Sequence[str], tail: int) -> Labeled:
     """Label a dataset's own frames, for robots, where no replay is possible.
 
     A frame is a success if the step before it had `next.success`, and so are the last `tail` frames of a successful
@@ -105,7 +105,7 @@ def label_dataset(dataset: Dataset, keys: Sequence[str], tail: int) -> Labelled:
             success[max(first, last - tail) : last] = True
     lengths = np.diff(dataset.offsets)
     obs = {key: dataset.frames(observation_key(key)) for key in keys}
-    return Labelled(obs, success, np.repeat(np.arange(dataset.num_episodes), lengths))
+    return Labeled(obs, success, np.repeat(np.arange(dataset.num_episodes), lengths))
 
 
 class _Tape:
@@ -175,7 +175,7 @@ def _compare(dataset: Dataset, index: int, taped: dict[str, NDArray[Any]], episo
             )
 
 
-def join(parts: Sequence[Labelled]) -> Labelled:
+def join(parts: Sequence[Labeled]) -> Labeled:
     """Concatenate several labelled sets; episodes stay separate.
 
     Raises:
@@ -192,32 +192,32 @@ def join(parts: Sequence[Labelled]) -> Labelled:
         ids, rows = np.unique(part.episode, return_inverse=True)
         numbered.append(rows.astype(np.int64) + total)
         total += len(ids)
-    return Labelled(
+    return Labeled(
         {key: np.concatenate([part.obs[key] for part in parts]) for key in keys},
         np.concatenate([part.success for part in parts]),
         np.concatenate(numbered),
     )
 
 
-def split(labelled: Labelled, shares: Sequence[float], seed: int) -> list[Labelled]:
+def split(labeled: Labeled, shares: Sequence[float], seed: int) -> list[Labeled]:
     """Split the episodes at random; an episode's frames stay together.
 
     Successful and other episodes are split separately, so that every part gets its share of both.
 
     Args:
-        labelled: the whole set.
+        labeled: the whole set.
         shares: fraction of each part; they sum to 1.
         seed: of the split.
 
     Raises:
         ConfigError: the shares do not sum to 1, or a part would have no success or no other frame.
     """
-    successful = np.unique(labelled.episode[labelled.success])
-    others = np.setdiff1d(labelled.episode, successful)
-    out: list[Labelled] = []
+    successful = np.unique(labeled.episode[labeled.success])
+    others = np.setdiff1d(labeled.episode, successful)
+    out: list[Labeled] = []
     for dealt in deal((successful, others), shares, seed):
-        rows = np.isin(labelled.episode, dealt)
-        part = Labelled({k: v[rows] for k, v in labelled.obs.items()}, labelled.success[rows], labelled.episode[rows])
+        rows = np.isin(labeled.episode, dealt)
+        part = Labeled({k: v[rows] for k, v in labeled.obs.items()}, labeled.success[rows], labeled.episode[rows])
         if not part.success.any() or part.success.all():
             raise ConfigError(
                 f"{len(successful)} successful episodes and {len(others)} others cannot be dealt into parts of"

@@ -77,7 +77,7 @@ class RewardNet(nn.Module, ABC):
         return torch.sigmoid(in_parts(self, obs, AT_ONCE).double())
 
 
-class SightNet(RewardNet):
+class ImageRewardNet(RewardNet):
     """Reward network with its own image, text and vector encoders, trained from scratch.
 
     Args:
@@ -138,13 +138,13 @@ class SightNet(RewardNet):
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SightNet:
+    def from_json(cls, data: Mapping[str, Any]) -> ImageRewardNet:
         """Inverse of `to_json`, with fresh weights."""
         specs = {key: Spec.from_json(spec) for key, spec in data["observation_spec"].items()}
         return cls(specs, TransformGroup.from_json(data["transforms"]), RewardNetCfg(**settings_from_json(data["cfg"])))
 
 
-class ReaderNet(RewardNet):
+class PolicyFeatureRewardNet(RewardNet):
     """Reward network on a policy's features of image, text and state: a frozen copy encodes, a head is trained.
 
     Args:
@@ -188,7 +188,7 @@ class ReaderNet(RewardNet):
         return {"kind": self.kind, "hidden": list(self.hidden), "policy": self._policy}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ReaderNet:
+    def from_json(cls, data: Mapping[str, Any]) -> PolicyFeatureRewardNet:
         """Inverse of `to_json`, with fresh weights."""
         from robotrl.registry import POLICIES
 
@@ -215,7 +215,7 @@ class WordEncoder(nn.Module):
         return self.layer(self.table(numbers.long()).flatten(1))
 
 
-def normalisation(observation_spec: Mapping[str, Spec], obs: Mapping[str, NDArray[np.generic]]) -> TransformGroup:
+def normalization(observation_spec: Mapping[str, Spec], obs: Mapping[str, NDArray[np.generic]]) -> TransformGroup:
     """Normalize vectors to mean 0 and std 1 over given observations (F, ...); images and words stay unchanged."""
     inputs = [
         normalize(

@@ -25,7 +25,14 @@ from robotrl.fn.schedule import cosine
 from robotrl.fn.stats import Interval, bootstrap, mean
 from robotrl.rewards.grading import Graded, only
 from robotrl.rewards.labels import deal
-from robotrl.rewards.network import AT_ONCE, ReaderNet, RewardNet, RewardNetCfg, SightNet, normalisation
+from robotrl.rewards.network import (
+    AT_ONCE,
+    ImageRewardNet,
+    PolicyFeatureRewardNet,
+    RewardNet,
+    RewardNetCfg,
+    normalization,
+)
 from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import process_identity
 from robotrl.spec import Spec
@@ -114,7 +121,7 @@ def train_process(
         observation_spec: specs of the arrays.
         cfg: settings.
         about: origin of the data; stored with the process reward.
-        policy: policy whose features to use, see `ReaderNet`; None trains a network from scratch.
+        policy: policy whose features to use, see `PolicyFeatureRewardNet`; None trains a network from scratch.
 
     Raises:
         ConfigError: a setting out of range, too few episodes, or arrays that are not the policy's.
@@ -126,9 +133,9 @@ def train_process(
     torch.manual_seed(cfg.seed)
     net: RewardNet
     if policy is None:
-        net = SightNet(observation_spec, normalisation(observation_spec, learn.obs), cfg.model)
+        net = ImageRewardNet(observation_spec, normalization(observation_spec, learn.obs), cfg.model)
     else:
-        net = ReaderNet(policy, cfg.model.hidden)
+        net = PolicyFeatureRewardNet(policy, cfg.model.hidden)
         _same(net.observation_spec, observation_spec)
     _fit(net, learn, cfg)
     result = judge(net.eval(), process_verdict, cfg.bar)

@@ -11,7 +11,7 @@ from robotrl.datasets.agreement.agree import agree
 from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.errors import CapabilityError, out_of_range
 from robotrl.registry import make_sim, sim_options
-from robotrl.rewards.labels import Labelled, join, label_dataset, label_episodes, replay
+from robotrl.rewards.labels import Labeled, join, label_dataset, label_episodes, replay
 from robotrl.rollout.evaluate import Actor, Episode, ExpertActor, PolicyActor, run_episodes
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasExpert, HasStateIds, Spec, Split, VecSim, visible
@@ -61,7 +61,7 @@ def record_rollouts(sim: VecSim, episodes: int, split: Split, seed: int, policy:
     return found
 
 
-def record_labelled(
+def record_labeled(
     sim_name: str,
     *,
     options: Mapping[str, Any],
@@ -74,7 +74,7 @@ def record_labelled(
     num_envs: int = 64,
     keys: Sequence[str] | None = None,
     accept_data: bool = False,
-) -> tuple[Labelled, dict[str, Spec]]:
+) -> tuple[Labeled, dict[str, Spec]]:
     """Record, replay and label episodes: the training data of `robotrl reward train`.
 
     Args:

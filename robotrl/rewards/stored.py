@@ -18,20 +18,22 @@ from robotrl.errors import DataError, NumericsError, short
 from robotrl.fn.stats import Interval
 from robotrl.rewards.calibration import Rates
 from robotrl.rewards.classifier import Calibration, TrainedClassifier
-from robotrl.rewards.network import ReaderNet, RewardNet, SightNet
+from robotrl.rewards.network import ImageRewardNet, PolicyFeatureRewardNet, RewardNet
 from robotrl.run.checkpoint import read_checkpoint, write_checkpoint
 from robotrl.run.policy_checkpoint import MISFITS, load_weights, probe_observations
 from robotrl.utils.files import dump_json
 
 KIND = "success-classifier"
-NETS: dict[str, type[SightNet] | type[ReaderNet]] = {net.kind: net for net in (SightNet, ReaderNet)}
+NETS: dict[str, type[ImageRewardNet] | type[PolicyFeatureRewardNet]] = {
+    net.kind: net for net in (ImageRewardNet, PolicyFeatureRewardNet)
+}
 FINGERPRINT_TOLERANCE = 1e-4
 """Tolerance relative to the logits' magnitude, 1 at least; other machines differ in the last bits."""
 
 
-def digest_of(net: RewardNet, judgement: Any) -> str:
+def digest_of(net: RewardNet, judgment: Any) -> str:
     """Hexadecimal SHA-256 of a network and its calibration or metrics (JSON values)."""
-    digest = hashlib.sha256(dump_json([net.to_json(), judgement]))
+    digest = hashlib.sha256(dump_json([net.to_json(), judgment]))
     for name, value in sorted(net.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().numpy().tobytes())

@@ -20,8 +20,8 @@ from robotrl.errors import check_at_least, check_positive
 from robotrl.fn.schedule import cosine
 from robotrl.rewards.calibration import Rates, choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.classifier import Calibration, TrainedClassifier
-from robotrl.rewards.labels import Labelled, split
-from robotrl.rewards.network import RewardNet, RewardNetCfg, SightNet, normalisation
+from robotrl.rewards.labels import Labeled, split
+from robotrl.rewards.network import ImageRewardNet, RewardNet, RewardNetCfg, normalization
 from robotrl.rewards.stored import identity_of
 from robotrl.spec import Spec
 
@@ -97,12 +97,12 @@ class ClassifierLoss(LossModule):
 
 
 def train_classifier(
-    labelled: Labelled, observation_spec: dict[str, Spec], cfg: TrainingCfg, about: dict[str, str | int | float]
+    labeled: Labeled, observation_spec: dict[str, Spec], cfg: TrainingCfg, about: dict[str, str | int | float]
 ) -> TrainedClassifier:
     """Train on one part of the episodes, choose the threshold on another, and measure error rates on the third.
 
     Args:
-        labelled: episodes of the kind that the classifier will be used on, failures included.
+        labeled: episodes of the kind that the classifier will be used on, failures included.
         observation_spec: specs of the arrays.
         cfg: settings.
         about: origin of the data; stored with the classifier.
@@ -120,32 +120,32 @@ def train_classifier(
         check_at_least(name, count, least)
     for name, value in (("lr", cfg.lr), ("max_grad_norm", cfg.max_grad_norm)):
         check_positive(name, value)
-    learn, choose, measure = split(labelled, cfg.shares, cfg.seed)
+    learn, choose, measure = split(labeled, cfg.shares, cfg.seed)
     # fail before training if the bound cannot be guaranteed
     choose_threshold(np.zeros(choose.num_episodes), cfg.max_false_positive, cfg.min_threshold)
     torch.manual_seed(cfg.seed)
-    model = SightNet(observation_spec, normalisation(observation_spec, learn.obs), cfg.model)
+    model = ImageRewardNet(observation_spec, normalization(observation_spec, learn.obs), cfg.model)
     _fit(model, learn, cfg)
     score = scores(model, choose, cfg.steps)
     wrong = ~choose.success & ~just_before(choose.success, choose.episode, cfg.grace)
     threshold = choose_threshold(peaks(score, wrong, choose.episode), cfg.max_false_positive, cfg.min_threshold)
     found = measured(model, measure, threshold, cfg.steps, cfg.grace)
     calibration = Calibration(threshold, cfg.steps, cfg.grace, cfg.max_false_positive, choose.num_episodes, found)
-    kept = {"updates": cfg.updates, "seed": cfg.seed, "episodes": labelled.num_episodes, **about}
+    kept = {"updates": cfg.updates, "seed": cfg.seed, "episodes": labeled.num_episodes, **about}
     return TrainedClassifier(model, calibration, kept, identity_of(model, calibration))
 
 
-def scores(model: RewardNet, labelled: Labelled, steps: int) -> NDArray[np.float64]:
+def scores(model: RewardNet, labeled: Labeled, steps: int) -> NDArray[np.float64]:
     """Scores (F,) to compare with the threshold: the lowest of the last `steps` probabilities of each frame."""
-    return held(model.probability(labelled.tensors()).numpy(), labelled.episode, steps)
+    return held(model.probability(labeled.tensors()).numpy(), labeled.episode, steps)
 
 
-def measured(model: RewardNet, labelled: Labelled, threshold: float, steps: int, grace: int) -> Rates:
+def measured(model: RewardNet, labeled: Labeled, threshold: float, steps: int, grace: int) -> Rates:
     """Error rates on labelled episodes; see `rates`."""
-    return rates(scores(model, labelled, steps), labelled.success, labelled.episode, threshold, grace)
+    return rates(scores(model, labeled, steps), labeled.success, labeled.episode, threshold, grace)
 
 
-def _fit(model: RewardNet, learn: Labelled, cfg: TrainingCfg) -> None:
+def _fit(model: RewardNet, learn: Labeled, cfg: TrainingCfg) -> None:
     generator = torch.Generator().manual_seed(cfg.seed)
     success = torch.from_numpy(learn.success)
     near = torch.from_numpy(just_before(learn.success, learn.episode, cfg.grace))

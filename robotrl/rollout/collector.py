@@ -18,10 +18,10 @@ from robotrl.replay.buffer import SOURCES, Replay, Source, StepRecord
 from robotrl.replay.check import check_sim
 from robotrl.replay.corrections import Corrector, add_corrections
 from robotrl.replay.layout import ReplayLayout
-from robotrl.replay.outliers import Watch
+from robotrl.replay.outliers import OutlierMonitor
 from robotrl.rollout.chunk_cursor import ChunkCursor
 from robotrl.rollout.finite import check_finite
-from robotrl.rollout.storage import Growing, Rollout
+from robotrl.rollout.storage import GrowingRollout, Rollout
 from robotrl.spec import Arrays, HasFinalObs, HasState, Step, VecSim, lost
 
 
@@ -107,7 +107,7 @@ class Collector:
         self._started = torch.ones(n, dtype=torch.bool, device=sim.device)
         self._broken = True
         self._into: Sink | None = None
-        self._watch = Watch(sim.observation_spec)
+        self._watch = OutlierMonitor(sim.observation_spec)
         self._looked: list[tuple[Arrays, Tensor]] = []
         self._has_final_obs = isinstance(sim, HasFinalObs)
         if not self._has_final_obs:
@@ -139,7 +139,7 @@ class Collector:
         if self._cursor.horizon == 1:
             return self._collect_single(decide, steps)
         n = self.sim.num_envs
-        store = Growing(n, steps // self._cursor.horizon + 2)
+        store = GrowingRollout(n, steps // self._cursor.horizon + 2)
         row = torch.full((n,), -1, dtype=torch.int64, device=self.sim.device)
         carried = self._pending_envs
         row[carried] = 0
@@ -366,7 +366,7 @@ class Collector:
             returns.append(self._returns[kept])
             self._returns[done] = 0.0
 
-    def _finish(self, store: Growing, row: Tensor, env_steps: int, episodes: Tensor, returns: Tensor) -> Rollout:
+    def _finish(self, store: GrowingRollout, row: Tensor, env_steps: int, episodes: Tensor, returns: Tensor) -> Rollout:
         rows = int(row.max()) + 2
         flags = torch.zeros(1, dtype=torch.bool, device=row.device)
         terminated, truncated, valid = (store.cut(k, rows, flags) for k in ("terminated", "truncated", "valid"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.spec import LearnerCfg, Spec, VecSim
-from robotrl.spec.checks import other_word
+from robotrl.spec.checks import first_word_difference
 
 RATE_TOLERANCE = 1e-6
 """Relative tolerance of the control rate; control periods are rounded differently by different sims."""
@@ -75,7 +75,7 @@ def check_words(seen: Mapping[str, Spec], sim: VecSim) -> None:
     """
     specs: Mapping[str, Spec] = sim.observation_spec
     for key, spec in seen.items():
-        differs = other_word(spec.words, specs[key].words) if key in specs else None
+        differs = first_word_difference(spec.words, specs[key].words) if key in specs else None
         if differs is not None:
             raise ConfigError(
                 f"policy was trained for observation {key!r} with {differs.before} as word {differs.number}: sim"

@@ -109,7 +109,7 @@ def collect_demos(
         }
         with DatasetWriter(
             out,
-            fps=whole_rate(sim.control_dt_s),
+            fps=integer_rate_hz(sim.control_dt_s),
             observation_spec=sim.observation_spec,
             action_spec=sim.action_spec,
             robot_type=sim_name,
@@ -212,7 +212,7 @@ def instruction_of(sim: VecSim, episode: Episode) -> str:
     return " ".join(sim.vocabulary[int(number)] for number in episode.obs[INSTRUCTION][0] if number)
 
 
-def whole_rate(control_dt_s: float | None, otherwise: str = "its option control_dt_s, in seconds") -> int:
+def integer_rate_hz(control_dt_s: float | None, otherwise: str = "its option control_dt_s, in seconds") -> int:
     """Control rate in Hz, a whole number as the dataset format has it.
 
     Args:

@@ -1,7 +1,7 @@
 """Device wrapper: a sim that steps on one device with actions and observations on another.
 
 Learners, collectors and evaluations keep all tensors on `sim.device`. A sim that steps elsewhere is wrapped in a
-`PlacedSim`, which moves actions to the sim and its results back: the only place where a run's data changes device.
+`DeviceSim`, which moves actions to the sim and its results back: the only place where a run's data changes device.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def on_device(sim: VecSim, device: torch.device) -> Any:
-    """Wrap a sim in `PlacedSim` for a device; returns the sim itself if it is already there."""
+    """Wrap a sim in `DeviceSim` for a device; returns the sim itself if it is already there."""
     if sim.device == device:
         return sim
-    return declared(PlacedSim, sim)(sim, device)
+    return declared(DeviceSim, sim)(sim, device)
 
 
-class PlacedSim(WrappedSim):
+class DeviceSim(WrappedSim):
     """A sim that steps on one device, with actions and observations on another; made by `on_device`.
 
     Args:
@@ -66,7 +66,7 @@ class PlacedSim(WrappedSim):
 
 
 class _PlacedExpert:
-    def __init__(self, expert: Expert, sim: PlacedSim) -> None:
+    def __init__(self, expert: Expert, sim: DeviceSim) -> None:
         self._expert, self._sim = expert, sim
         self.modes = expert.modes
         self.mode: Tensor = sim.from_sim(expert.mode)

@@ -19,7 +19,7 @@ from robotrl.fn.stats import wilson
 from robotrl.interventions.mapping import Device, DeviceState, VelocityMap, Verdict, grippers
 from robotrl.interventions.teleoperation import Clock, Sleep, Teleoperation
 from robotrl.registry import make_sim
-from robotrl.rollout.demos import DemoReport, instruction_of, plain_name, whole_rate
+from robotrl.rollout.demos import DemoReport, instruction_of, integer_rate_hz, plain_name
 from robotrl.rollout.evaluate import Turn, at_rest
 from robotrl.rollout.single import SingleRun, run_single
 from robotrl.spec import Arrays, HasStateIds, Spec, VecSim
@@ -175,7 +175,7 @@ def drive_demos(
         }
         with DatasetWriter(
             out,
-            fps=whole_rate(sim.control_dt_s),
+            fps=integer_rate_hz(sim.control_dt_s),
             observation_spec=sim.observation_spec,
             action_spec=sim.action_spec,
             robot_type=sim_name,

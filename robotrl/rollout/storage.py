@@ -38,7 +38,7 @@ class Rollout(NamedTuple):
     """(E,) undiscounted return of each of these episodes."""
 
 
-class Growing:
+class GrowingRollout:
     """Arrays (M, N, ...) whose M grows as rows are written."""
 
     def __init__(self, num_envs: int, rows: int) -> None:

@@ -44,7 +44,7 @@ from robotrl.run.inputs import NAME as INPUTS
 from robotrl.run.inputs import OWN, Changes, Digest, Sealed, altered_files, changes, read_sealed, sealed
 from robotrl.run.locking import StopSignals, WriteLock
 from robotrl.run.logs import ScalarLog
-from robotrl.spec.json_fields import brought_up
+from robotrl.spec.json_fields import migrated
 from robotrl.utils.files import dump_json, read_json, read_plain, replace_file, sync_directory, write_synced
 from robotrl.utils.provenance import changes_since, git_state, versions
 
@@ -160,7 +160,7 @@ class Run:
             config: Any = stored["config"]
             if not isinstance(config, dict):
                 raise TypeError(f"config is a {type(config).__name__}")
-            run = cls(path, brought_up(config), int(record["seed"]), keep, seal.inputs if seal else ())
+            run = cls(path, migrated(config), int(record["seed"]), keep, seal.inputs if seal else ())
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"run {path}: config.json or run.json lacks what it should hold ({short(repr(error))})"

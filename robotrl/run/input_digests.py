@@ -52,12 +52,12 @@ def begun(cfg: TrainCfg[Any, Any]) -> tuple[Digest, ...]:
     return tuple(Digest(one, digest_of(one.kind, one.path)) for one in declared(cfg))
 
 
-def found_now(cfg: TrainCfg[Any, Any]) -> tuple[Digest, ...]:
+def digests_on_resume(cfg: TrainCfg[Any, Any]) -> tuple[Digest, ...]:
     """Present digests of the inputs of a resumed run; missing or damaged inputs are noted, not refused."""
     return tuple(_noted(one) for one in declared(cfg))
 
 
-def looked_at(before: Iterable[Digest]) -> tuple[Digest, ...]:
+def present_digests(before: Iterable[Digest]) -> tuple[Digest, ...]:
     """Present digests of the same inputs."""
     return tuple(_noted(digest.input) for digest in before)
 

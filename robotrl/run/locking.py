@@ -118,7 +118,7 @@ class StopSignals:
                 os.write(2, f"\n{text}\n".encode())
 
 
-def stop_wished() -> bool:
+def stop_requested() -> bool:
     """True if an installed `StopSignals` has received a signal; for code that waits for something else."""
     return any(signals.received is not None for signals in _installed)
 

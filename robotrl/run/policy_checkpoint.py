@@ -22,7 +22,7 @@ from robotrl.peft.lora import Adaptation, adaptation_of, attach
 from robotrl.registry import POLICIES
 from robotrl.run.checkpoint import WEIGHTS, Checkpoint, read_checkpoint, read_manifest, read_state
 from robotrl.run.directory import Run
-from robotrl.run.token_fingerprint import check_said, said_of
+from robotrl.run.token_fingerprint import check_stored_tokens, tokens_to_store
 from robotrl.spec import Spec
 from robotrl.transforms import Affine, Transform
 
@@ -65,7 +65,7 @@ def policy_tree(policy: Any) -> dict[str, Any]:
         "description": description,
         "description_sha256": _json_sha256(description),
         "weights": weights,
-        "fingerprint": {**fingerprint, **said_of(policy, obs, did.normalized_action)},
+        "fingerprint": {**fingerprint, **tokens_to_store(policy, obs, did.normalized_action)},
         "tables_sha256": _tables_sha256(policy),
     }
 
@@ -128,7 +128,7 @@ def policy_from_tree(tree: dict[str, Any], where: str, base: Path | None = None)
             f"{where}: the policy's fingerprint action differs by {error:.2e} of the action range from the one stored:"
             " the weights are not those that were saved, or the code that builds the policy has changed"
         )
-    check_said(policy, fingerprint, same_kind, where)
+    check_stored_tokens(policy, fingerprint, same_kind, where)
     return policy
 
 

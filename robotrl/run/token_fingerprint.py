@@ -38,7 +38,7 @@ class HasScores(Protocol):
         ...
 
 
-def said_of(policy: Any, obs: Mapping[str, Tensor], normalized_action: Tensor) -> dict[str, Any]:
+def tokens_to_store(policy: Any, obs: Mapping[str, Tensor], normalized_action: Tensor) -> dict[str, Any]:
     """Logits and tokens to store for a policy with discrete outputs; empty for other policies.
 
     Args:
@@ -58,12 +58,12 @@ def said_of(policy: Any, obs: Mapping[str, Tensor], normalized_action: Tensor) -
     return {"tokens": tokens, "logits": logits, "half": _is_half(policy)}
 
 
-def check_said(policy: Any, fingerprint: Mapping[str, Any], same_kind: bool, where: str) -> None:
+def check_stored_tokens(policy: Any, fingerprint: Mapping[str, Any], same_kind: bool, where: str) -> None:
     """Compare a loaded policy's logits with the stored ones; checkpoints of earlier versions have none.
 
     Args:
         policy: the policy with all its weights.
-        fingerprint: stored fingerprint with "obs" and the result of `said_of`.
+        fingerprint: stored fingerprint with "obs" and the result of `tokens_to_store`.
         same_kind: whether the device type is the one of the stored fingerprint.
         where: name of the source in errors.
 

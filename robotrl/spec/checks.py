@@ -96,7 +96,7 @@ def _not_whole(array: Any, dtype: str, last: int) -> str | None:
     return f"{float(array[other][0]):g}" if other.any() else None
 
 
-class OtherWord(NamedTuple):
+class WordDifference(NamedTuple):
     """First difference between two vocabularies."""
 
     number: int
@@ -106,10 +106,10 @@ class OtherWord(NamedTuple):
     """Word of the second vocabulary, likewise."""
 
 
-def other_word(before: tuple[str, ...], now: tuple[str, ...]) -> OtherWord | None:
+def first_word_difference(before: tuple[str, ...], now: tuple[str, ...]) -> WordDifference | None:
     """First word in which two vocabularies differ; None if they are equal."""
     if before == now:
         return None
     every = enumerate(zip_longest(before, now))
     number, (one, other) = next((number, pair) for number, pair in every if pair[0] != pair[1])
-    return OtherWord(number, *("none" if word is None else repr(word) for word in (one, other)))
+    return WordDifference(number, *("none" if word is None else repr(word) for word in (one, other)))

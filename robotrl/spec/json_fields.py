@@ -165,7 +165,7 @@ def renamed_value(field: str, value: str) -> str | None:
     return RENAMED_VALUES.get(section, {}).get(name, {}).get(value)
 
 
-def brought_up(data: Mapping[str, Any]) -> dict[str, Any]:
+def migrated(data: Mapping[str, Any]) -> dict[str, Any]:
     """Migrate a stored config to the present revision; other JSON is returned unchanged."""
     revision: Any = data.get("revision", 1)
     if not isinstance(revision, int) or not isinstance(data.get("sim"), Mapping):

@@ -20,7 +20,7 @@ OFF_ROAD_SHARE = 0.95
 STANDS_MPS = 0.1
 SPEED_SCALE = 2.23
 """Excess over the speed limit, m/s, at which the progress reward is 0 (CaRL)."""
-CENTRE_M, CENTRE_S = 0.5, 3.0
+CENTER_M, CENTER_S = 0.5, 3.0
 ROACH_MPS = 6.0
 """Roach's target speed, and the scale of its error."""
 LOOK_S = 1.0
@@ -246,13 +246,13 @@ def judge_step(
     for k in range(6):
         uncomfortable += judge.comfort[k] > 0.0
     inside = maps.route_points[route.first + ego.index].inside == 1
-    judge.offset = judge.offset + dt if abs(ego.lane_d) > CENTRE_M and not inside else 0.0
+    judge.offset = judge.offset + dt if abs(ego.lane_d) > CENTER_M and not inside else 0.0
     terms[0] = 100.0 * gained / route.length
     terms[1] = 0.0 if ego.outside == 1 else 1.0
     terms[2] = max(1.0 - max(ego.v - limit, 0.0) / SPEED_SCALE, 0.0)
     terms[3] = 0.5 if judge.ttc > 0.0 else 1.0
     terms[4] = 1.0 - 0.5 * uncomfortable / 6.0
-    terms[5] = 0.5 if judge.offset > CENTRE_S else 1.0
+    terms[5] = 0.5 if judge.offset > CENTER_S else 1.0
     terms[6] = 1.0 - abs(ego.v - roach_speed(maps, world, e)) / ROACH_MPS
     terms[7] = -0.5 * abs(ego.d)
     terms[8] = -abs(ego.psi)

@@ -22,7 +22,7 @@ from robotrl.sims.bev.render import picture, raster, vectors
 from robotrl.sims.bev.rewards import RewardCfg
 from robotrl.sims.bev.roads import maps, procedural, routes
 from robotrl.sims.bev.roads.map_pool import MapPool
-from robotrl.sims.bev.trace import KeepingCore
+from robotrl.sims.bev.trace import FinalStateCore
 from robotrl.sims.bev.traffic.driver import RouteDriver
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEvent
 from robotrl.sims.core_sim import CoreSim, TensorExpert
@@ -37,12 +37,12 @@ RewardPreset = Literal["carl", "roach"]
 MAX_AGENTS = 256
 
 
-class DriveSim(CoreSim[KeepingCore]):
+class DriveSim(CoreSim[FinalStateCore]):
     """Batched driving sim; see `DriveCfg`."""
 
     cameras = ("top",)
 
-    def __init__(self, core: KeepingCore, observation_spec: dict[str, Spec], privileged: tuple[str, ...]) -> None:
+    def __init__(self, core: FinalStateCore, observation_spec: dict[str, Spec], privileged: tuple[str, ...]) -> None:
         info = {"route_completion": core.completion, "events": core.events, "driving_score": core.score}
         machine = core.machine
         where: dict[str, Any] = {}
@@ -213,7 +213,7 @@ class DriveCfg:
         if self.obs != "none":
             specs["privileged"] = vectors.privileged_spec()
         taken = actions_of(self.actions, self.hold, self.points)
-        core = KeepingCore(
+        core = FinalStateCore(
             bank,
             num_envs,
             self.agents,

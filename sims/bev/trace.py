@@ -20,7 +20,7 @@ AWAY_M = 1e5
 """Distance beyond which a road user has left the map."""
 
 
-class KeepingCore(DrivingCore):
+class FinalStateCore(DrivingCore):
     """Driving core that stores the final state of ended episodes before they are overwritten, for recordings."""
 
     ended: WorldState
@@ -33,7 +33,7 @@ class KeepingCore(DrivingCore):
         super()._start(env_ids)
 
 
-def map_of(core: KeepingCore, env: int) -> TraceMap:
+def map_of(core: FinalStateCore, env: int) -> TraceMap:
     """Map of an env's running episode."""
     arrays, world = core.bank.arrays, core.world
     row, route = arrays.maps[world.episodes["map"][env]], arrays.routes[world.episodes["route"][env]]
@@ -63,7 +63,7 @@ def map_of(core: KeepingCore, env: int) -> TraceMap:
     )
 
 
-def frame_of(core: KeepingCore, world: WorldState, e: int) -> TraceFrame:
+def frame_of(core: FinalStateCore, world: WorldState, e: int) -> TraceFrame:
     """Poses of all road users in env `e` of a world."""
     arrays, me, episode = core.bank.arrays, world.egos[e], world.episodes[e]
     others = world.agents[e, 1:]
@@ -83,7 +83,7 @@ def frame_of(core: KeepingCore, world: WorldState, e: int) -> TraceFrame:
     )
 
 
-def step_of(core: KeepingCore, env: int) -> TraceStep:
+def step_of(core: FinalStateCore, env: int) -> TraceStep:
     """Result of the last step in an env."""
     events = int(core.events[env])
     hit = events & (tables.VEHICLE | tables.PERSON | tables.STATIC)
@@ -99,7 +99,7 @@ def step_of(core: KeepingCore, env: int) -> TraceStep:
     )
 
 
-def plan_of(core: KeepingCore, env: int, actions: NDArray[Any]) -> NDArray[np.float64]:
+def plan_of(core: FinalStateCore, env: int, actions: NDArray[Any]) -> NDArray[np.float64]:
     """Predicted ego poses (m, 3) x, y, yaw: after each of the actions (n, A), or along the first trajectory."""
     rules, me = core.rules, core.world.egos[env]
     x, y, yaw, v = (float(me[name]) for name in ("x", "y", "yaw", "v"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from robotrl.sims.gymnasium_sim.making import bare, known_id
+from robotrl.sims.gymnasium_sim.env_factory import bare, known_id
 from robotrl.spec import Input
 
 LARGEST_XML = 1 << 26

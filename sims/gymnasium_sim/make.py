@@ -13,15 +13,15 @@ from gymnasium import Space
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
 from robotrl.sims.gymnasium_sim.action_codec import ACTIONS, ActionCodec, Actions, action_codec
 from robotrl.sims.gymnasium_sim.base import REWARDS, GymnasiumSim, Parts, RewardSource
+from robotrl.sims.gymnasium_sim.env_factory import EnvRecipe, checked_kwargs, known_id, solved_return, wrappings
 from robotrl.sims.gymnasium_sim.input_files import inputs_of
-from robotrl.sims.gymnasium_sim.making import EnvRecipe, checked_kwargs, known_id, solved_return, wrappings
+from robotrl.sims.gymnasium_sim.instructions import instruction_source
 from robotrl.sims.gymnasium_sim.own_vector import OwnVectorEnv
+from robotrl.sims.gymnasium_sim.per_env import sim_class
 from robotrl.sims.gymnasium_sim.probing import probe, stated_dt_s
 from robotrl.sims.gymnasium_sim.processes import METHODS, Method
-from robotrl.sims.gymnasium_sim.singles import sim_class
 from robotrl.sims.gymnasium_sim.spaces import Leaf, leaves
 from robotrl.sims.gymnasium_sim.success import Judge, Over, SuccessSignal, signal_of
-from robotrl.sims.gymnasium_sim.telling import telling_of
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, Vectorization, make_batch, make_own
 from robotrl.spec import INSTRUCTION, Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
@@ -115,8 +115,8 @@ class GymnasiumCfg:
         if self.vectorization == "vector":
             self._check_own_vector(signal)
             return _make_vector(asked)
-        telling = telling_of(self.instruction, self.vocabulary, self.longest)
-        recipe = EnvRecipe(env_id, given, wrappings(self.wrapper), telling, signal.keys)
+        instructions = instruction_source(self.instruction, self.vocabulary, self.longest)
+        recipe = EnvRecipe(env_id, given, wrappings(self.wrapper), instructions, signal.keys)
         return _make_singles(asked, recipe, self.vectorization, self.processes, self.camera, self.end_at_success)
 
     def _checked_signal(self) -> SuccessSignal:

@@ -73,7 +73,7 @@ class OwnVectorEnv(GymnasiumSim):
         terminated, truncated = (
             self._vector(name, value).astype(bool) for name, value in (("terminated", ended), ("truncated", cut))
         )
-        said, given = self._said_of(infos)
+        said, given = self._instruction_in(infos)
         lost = np.zeros(self.num_envs, bool)
         success = self._judge.succeeded(said, given, reward, terminated, truncated, lost)
         reward = self._rewarded(reward, success)
@@ -133,7 +133,7 @@ class OwnVectorEnv(GymnasiumSim):
             raise self._fault(f"{name} has shape {array.shape}: expected {(self.num_envs,)}")
         return array
 
-    def _said_of(self, infos: Mapping[str, Any]) -> tuple[Flags, Flags]:
+    def _instruction_in(self, infos: Mapping[str, Any]) -> tuple[Flags, Flags]:
         """Success flags (N,) from `infos` (from `final_info` for ended episodes), and a mask of where one was given."""
         said, given = self._flags_in(infos)
         final: Any = infos.get("final_info") if self._mode is AutoresetMode.SAME_STEP else None

@@ -15,11 +15,11 @@ import numpy as np
 
 from robotrl.errors import RobotrlError
 from robotrl.sims.gymnasium_sim.action_codec import ActionCodec, action_codec
+from robotrl.sims.gymnasium_sim.env_factory import EnvRecipe, bare, make_single
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
-from robotrl.sims.gymnasium_sim.making import EnvRecipe, bare, make_single
 from robotrl.sims.gymnasium_sim.pictures import REMEDY, fault_of
 from robotrl.sims.gymnasium_sim.spaces import Leaf, leaves, pick
-from robotrl.sims.gymnasium_sim.watched import Spaces, Watched, spaces_of
+from robotrl.sims.gymnasium_sim.validation import Spaces, ValidatedEnv, spaces_of
 
 STEPS = 5
 """Steps of the probe episode, which is run twice to test determinism."""
@@ -63,7 +63,7 @@ def probe(recipe: EnvRecipe, pictures: bool) -> EnvProbe:
     """Make one environment, run its first steps twice with one seed, render it if `pictures`, and close it.
 
     Raises:
-        ConfigError: see `make_single` and `Teller`.
+        ConfigError: see `make_single` and `InstructionEncoder`.
         EnvironmentFault: the environment raised an exception or returned a value outside its spaces.
     """
     spec = gym.spec(bare(recipe.env_id))
@@ -71,7 +71,7 @@ def probe(recipe: EnvRecipe, pictures: bool) -> EnvProbe:
     with Foreign("reset", lambda what: EnvironmentFault(f"gym/{recipe.env_id}: env 0, episode step 0: {what}")):
         out = plain.reset(seed=0)
     spaces = spaces_of(plain)
-    env = Watched(plain, recipe, 0, spaces)
+    env = ValidatedEnv(plain, recipe, 0, spaces)
     # sample once, since reset may create a new, unseeded space; from a copy, since the environment may sample too
     drawn = copy.deepcopy(spaces.action)
     drawn.seed(0)
@@ -102,7 +102,7 @@ def probe(recipe: EnvRecipe, pictures: bool) -> EnvProbe:
     )
 
 
-def _played(env: Watched, started: tuple[Any, dict[str, Any]], actions: list[Any]) -> list[ProbedValue]:
+def _played(env: ValidatedEnv, started: tuple[Any, dict[str, Any]], actions: list[Any]) -> list[ProbedValue]:
     """Values recorded while a newly started episode executes the actions."""
     observation, _ = started
     seen = [_part(observation, leaf, "the first") for leaf in env.leaves]

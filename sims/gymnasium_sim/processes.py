@@ -30,7 +30,7 @@ METHODS: tuple[Method, ...] = ("fork", "forkserver", "spawn")
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
-class Started(NamedTuple):
+class EnvProcess(NamedTuple):
     """Worker process of one environment."""
 
     pipe: Any
@@ -38,7 +38,7 @@ class Started(NamedTuple):
     process: Any
 
 
-class MendedPipe:
+class ReconnectingPipe:
     """Pipe of a row in `AsyncVectorEnv` that reconnects to a new process when the old one has died.
 
     Args:
@@ -47,7 +47,7 @@ class MendedPipe:
         start: starts the next process.
     """
 
-    def __init__(self, name: str, started: Started, start: Callable[[], Started]) -> None:
+    def __init__(self, name: str, started: EnvProcess, start: Callable[[], EnvProcess]) -> None:
         self._name, self._now, self._start = name, started, start
         self._asked: tuple[str, Any] = ("", None)
         self._seen: Any = None
@@ -206,7 +206,7 @@ def make_processes(
         )
     pipes: Any = env.parent_pipes
 
-    def start(row: int) -> Started:
+    def start(row: int) -> EnvProcess:
         context: Any = multiprocessing.get_context(method)
         ours, theirs = context.Pipe()
         arguments = CloudpickleWrapper(makers[row]), theirs, ours, None, env.error_queue, env.autoreset_mode, None
@@ -215,8 +215,8 @@ def make_processes(
             process.start()
         theirs.close()
         env.processes[row] = process
-        return Started(ours, process)
+        return EnvProcess(ours, process)
 
     for row, (pipe, process) in enumerate(zip(list(pipes), list(env.processes), strict=True)):
-        pipes[row] = MendedPipe(f"gym/{env_id}: env {row}", Started(pipe, process), partial(start, row))
+        pipes[row] = ReconnectingPipe(f"gym/{env_id}: env {row}", EnvProcess(pipe, process), partial(start, row))
     return env

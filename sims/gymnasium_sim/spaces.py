@@ -25,7 +25,7 @@ STATE = "state"
 """Array name for a space without parts (not a Dict or Tuple)."""
 FEW = 16
 """Maximum number of image channels; height and width are larger."""
-COLOURS = (1, 3, 4)
+COLORS = (1, 3, 4)
 """Numbers of channels that identify the channel axis with certainty."""
 MOST_VALUES = 4096
 """Maximum number of values of a categorical space, since each becomes a column."""
@@ -185,7 +185,7 @@ def _picture(space: spaces.Box, path: Path, key: str) -> Leaf:
     """
     first, _, last = space.shape
     in_front, behind = first <= FEW, last <= FEW
-    doubtful = in_front and behind and last not in COLOURS and first in COLOURS
+    doubtful = in_front and behind and last not in COLORS and first in COLORS
     if doubtful or not (in_front or behind):
         why = "its first axis may be the channels, too" if doubtful else f"no end of it has {FEW} or fewer"
         raise ConfigError(

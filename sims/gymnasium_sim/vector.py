@@ -14,9 +14,9 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from robotrl.errors import ConfigError
-from robotrl.sims.gymnasium_sim.making import EnvRecipe, bare, make_single, making
+from robotrl.sims.gymnasium_sim.env_factory import EnvRecipe, bare, make_single, making
 from robotrl.sims.gymnasium_sim.processes import Method, make_processes
-from robotrl.sims.gymnasium_sim.watched import Spaces, Watched
+from robotrl.sims.gymnasium_sim.validation import Spaces, ValidatedEnv
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Vectorization = Literal["sync", "async", "vector"]
@@ -37,7 +37,7 @@ def make_batch(
     """
 
     def one(row: int) -> gym.Env[Any, Any]:
-        return Watched(make_single(recipe, render_mode), recipe, row, spaces)
+        return ValidatedEnv(make_single(recipe, render_mode), recipe, row, spaces)
 
     makers = [partial(one, row) for row in range(num_envs)]
     if vectorization == "sync":

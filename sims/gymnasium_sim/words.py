@@ -22,7 +22,7 @@ LONGEST_FILE = 1 << 24
 """Maximum size of a vocabulary file, bytes."""
 
 
-class Lexicon:
+class Vocabulary:
     """Vocabulary and maximum instruction length.
 
     Args:
@@ -60,16 +60,16 @@ class Words(spaces.Box):
     """Observation space of an instruction: word numbers, padded with 0.
 
     Args:
-        lexicon: vocabulary and maximum length.
+        vocab: vocabulary and maximum length.
     """
 
-    def __init__(self, lexicon: Lexicon) -> None:
-        super().__init__(0, len(lexicon.words) - 1, (lexicon.longest,), np.int32)
-        self.words = lexicon.words
+    def __init__(self, vocab: Vocabulary) -> None:
+        super().__init__(0, len(vocab.words) - 1, (vocab.longest,), np.int32)
+        self.words = vocab.words
 
 
-def lexicon_of(text: str | None, vocabulary: Any, longest: Any) -> Lexicon:
-    """Build the lexicon from the options.
+def vocabulary_of(text: str | None, vocabulary: Any, longest: Any) -> Vocabulary:
+    """Build the vocab from the options.
 
     Args:
         text: the fixed instruction, or None.
@@ -86,7 +86,7 @@ def lexicon_of(text: str | None, vocabulary: Any, longest: Any) -> Lexicon:
     if longest is None:
         longest = len(words) if vocabulary is None else DEFAULT_LONGEST
     check_count("longest", longest, 1, MOST_WORDS)
-    return Lexicon(tuple(dict.fromkeys(words)), longest)
+    return Vocabulary(tuple(dict.fromkeys(words)), longest)
 
 
 def _vocabulary(given: Any) -> list[str]:

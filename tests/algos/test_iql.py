@@ -11,7 +11,7 @@ import torch
 
 import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
-from robotrl.algos.iql import IqlCfg, Relabelling, clone_loss
+from robotrl.algos.iql import IqlCfg, Relabeling, clone_loss
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.bc_loss import clone_loss_of
 from robotrl.fn.loss import masked_mse
@@ -92,12 +92,12 @@ def test_rewards_of_a_chunk_are_relabelled_step_by_step(data):
     drawn = replay.view(index, 2, 0.9)
     every = replay.indices(1)
     single = dict(zip(every.tolist(), replay.view(every, 1, 0.9).reward.tolist(), strict=True))
-    found = Relabelling(2.0, -1.0)(drawn, 0.9)
+    found = Relabeling(2.0, -1.0)(drawn, 0.9)
     assert (drawn.steps == 1).any() and (drawn.steps == 2).any()
     for row, (i, steps) in enumerate(zip(index.tolist(), drawn.steps.tolist(), strict=True)):
         expected = sum(0.9**k * (2 * single[i + k] - 1) for k in range(steps))
         assert found[row].item() == pytest.approx(expected, abs=1e-5)
-    assert torch.allclose(Relabelling(1.0, -1.0)(drawn, 1.0), drawn.reward - drawn.steps)
+    assert torch.allclose(Relabeling(1.0, -1.0)(drawn, 1.0), drawn.reward - drawn.steps)
 
 
 def test_scaled_rewards_span_a_thousand(data):
@@ -112,7 +112,7 @@ def test_scaled_rewards_span_a_thousand(data):
             dataset_returns.append(total)
             total = 0.0
     span = max(dataset_returns) - min(dataset_returns)
-    assert learner._relabelling.scale == pytest.approx(1000 / span, rel=1e-5) and learner._relabelling.shift == 0
+    assert learner._relabeling.scale == pytest.approx(1000 / span, rel=1e-5) and learner._relabeling.shift == 0
 
 
 def test_a_function_may_relabel_the_dataset(data):

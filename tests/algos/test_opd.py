@@ -19,7 +19,7 @@ from robotrl.algos.opd import DIVERGENCES, OpdCfg, OpdLearner, check_teacher
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn import distill
-from robotrl.fn.progress.srpo import NOISE, centres, dbscan, progress_reward
+from robotrl.fn.progress.srpo import NOISE, centers, dbscan, progress_reward
 from robotrl.fn.text import tokens
 from robotrl.learners.learner import Setup
 from robotrl.policies.vla.token import TokenVlaCfg
@@ -210,12 +210,12 @@ def test_clusters_by_hand() -> None:
 def test_centres_by_hand() -> None:
     """Features are compared in deviations: a wide one does not drown a narrow one."""
     won = torch.tensor([[0.0, 0.0], [1.0, 0.001], [1000.0, 0.0], [1001.0, 0.001]])
-    near = centres(won, 2.1, 2)
+    near = centers(won, 2.1, 2)
     assert near.shape == (1, 2) and near[0] == pytest.approx(won.mean(dim=0))
-    apart = centres(torch.tensor([[0.0], [0.0], [8.0], [8.0]]), 0.5, 2)
+    apart = centers(torch.tensor([[0.0], [0.0], [8.0], [8.0]]), 0.5, 2)
     assert apart.tolist() == [[0.0], [8.0]]
-    assert centres(torch.tensor([[0.0], [8.0]]), 0.5, 2).tolist() == [[4.0]]
-    assert centres(torch.tensor([[3.0, 1.0]]), 0.5, 2).tolist() == [[3.0, 1.0]]
+    assert centers(torch.tensor([[0.0], [8.0]]), 0.5, 2).tolist() == [[4.0]]
+    assert centers(torch.tensor([[3.0, 1.0]]), 0.5, 2).tolist() == [[3.0, 1.0]]
 
 
 def test_rewards_by_hand() -> None:

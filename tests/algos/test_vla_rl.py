@@ -91,7 +91,7 @@ def test_the_critic_sees_what_the_sim_alone_knows(monkeypatch: pytest.MonkeyPatc
     again.load(kit.snapshot(made.state()))
     with torch.no_grad():
         assert torch.equal(again._value(obs), value(obs))
-    assert float(made._normaliser.state()["things"]["count"]) > 0
+    assert float(made._normalizer.state()["things"]["count"]) > 0
 
 
 @pytest.mark.parametrize("warmup", [0, 3])

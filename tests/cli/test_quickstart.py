@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from robotrl.api.evaluation import compare
-from robotrl.api.rollouts import telling_starts
+from robotrl.api.rollouts import informative_starts
 from robotrl.cli.main import main
 from robotrl.cli.quickstart import QuickstartSizes, baseline, run_quickstart
 from robotrl.configs import peg_insert as presets
@@ -124,5 +124,5 @@ def test_the_page_is_of_the_checkpoint_that_it_names(job: Path) -> None:
 def test_starts_are_shown_on_which_two_policies_differ() -> None:
     before = np.array([True, False, True, False, True, True])
     after = np.array([True, True, True, False, False, True])
-    assert telling_starts(before, after, 4) == [1, 4, 0, 2]
-    assert telling_starts(before, before) == [0, 1, 2, 3, 4, 5]
+    assert informative_starts(before, after, 4) == [1, 4, 0, 2]
+    assert informative_starts(before, before) == [0, 1, 2, 3, 4, 5]

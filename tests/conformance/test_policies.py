@@ -213,8 +213,8 @@ def test_layer_norm_takes_out_mean_and_deviation_of_each_picture():
     seen = []
     encoder.layers[1].register_forward_hook(lambda module, arguments, out: seen.append(out))
     pictures = torch.rand(3, 8, 8, 10, generator=torch.Generator().manual_seed(0)) * 100 + 77.5
-    centred = pictures - 127.5
-    plain, contrast = encoder(pictures), encoder(2 * centred + 127.5)
+    centerd = pictures - 127.5
+    plain, contrast = encoder(pictures), encoder(2 * centerd + 127.5)
     rows = seen[0].flatten(1)
     assert torch.allclose(rows.mean(1), torch.zeros(3), atol=1e-5)
     assert torch.allclose(rows.std(1, unbiased=False), torch.ones(3), atol=0.01)

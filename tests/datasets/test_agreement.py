@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robotrl.datasets.agreement.agree import agree, check_reach
-from robotrl.datasets.agreement.bounds import beyond, question
+from robotrl.datasets.agreement.bounds import most_out_of_bounds, question
 from robotrl.datasets.agreement.names import numbered, order_of
 from robotrl.datasets.agreement.timing import check_times
 from robotrl.datasets.chunks import load_chunks
@@ -122,8 +122,8 @@ def test_observations_are_put_in_order_too(tmp_path_factory: pytest.TempPathFact
     dataset = read_dataset(root)
     for found in (load_chunks(fits(dataset), ["state"], 1).obs["state"], _replayed(dataset)):
         assert np.array_equal(found, obs["state"])
-    labelled = label_dataset(agree(dataset, {"state": STATE}, None, None), ["state"], 1)
-    assert np.array_equal(labelled.obs["state"], obs["state"])
+    labeled = label_dataset(agree(dataset, {"state": STATE}, None, None), ["state"], 1)
+    assert np.array_equal(labeled.obs["state"], obs["state"])
 
 
 def _replayed(dataset: Dataset) -> np.ndarray:
@@ -251,7 +251,7 @@ def test_questions_of_units() -> None:
     assert question("m", 600.0, -0.8, 0.8) == "millimetres for m?"
     assert question("1", 99.0, -1.0, 1.0) == "degrees or percent for 1?"
     assert question("m", 1.1, -1.0, 1.0) == ""
-    assert beyond(np.zeros((0, 2)), ACTION_SPEC, 0.0) is None
+    assert most_out_of_bounds(np.zeros((0, 2)), ACTION_SPEC, 0.0) is None
 
 
 def test_the_writer_refuses_other_units_and_tells_of_little(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import tests.kits.learner_kit as kit
 from robotrl.algos.bc import BcCfg
 from robotrl.datasets.agreement.agree import agree
 from robotrl.datasets.chunks import ChunkData, load_chunks
-from robotrl.datasets.columns import as_seen, misfit
+from robotrl.datasets.columns import match_policy_columns, misfit
 from robotrl.datasets.layout import Feature
 from robotrl.datasets.lerobot import Dataset, read_dataset
 from robotrl.datasets.manifest import read_json
@@ -83,7 +83,7 @@ def test_tasks_become_the_observations_of_the_sim(ours: Dataset, foreign: Path, 
     dataset = read_dataset(foreign)
     assert not dataset.verified and len(dataset.tasks) > 2
     assert "observation.instruction" not in dataset.features and "observation.images.front" in dataset.features
-    seen = as_seen(dataset, specs)
+    seen = match_policy_columns(dataset, specs)
     agree(seen, specs, ours.action_spec, 1 / ours.fps)
     assert same_data(load_chunks(seen, list(specs), 3), load_chunks(ours, list(specs), 3))
     told = seen.frames("observation.instruction")
@@ -108,9 +108,9 @@ def test_a_clone_from_a_foreign_dataset_is_that_from_ours(ours: Dataset, foreign
 def test_capitals_and_punctuation_change_nothing(ours: Dataset, tmp_path: Path, specs: dict[str, Spec]) -> None:
     written = write_foreign(tmp_path / "d", ours, ONE_CAMERA, says=lambda text: f"  {text.capitalize()}, please!")
     with raises_naming(ConfigError, "word", "please"):
-        as_seen(read_dataset(written), specs)
+        match_policy_columns(read_dataset(written), specs)
     written = write_foreign(tmp_path / "e", ours, ONE_CAMERA, says=lambda text: f" {text.capitalize()}.\n")
-    told = as_seen(read_dataset(written), specs).frames("observation.instruction")
+    told = match_policy_columns(read_dataset(written), specs).frames("observation.instruction")
     assert np.array_equal(told, ours.frames("observation.instruction"))
 
 
@@ -119,7 +119,7 @@ def test_each_frame_has_its_own_task(foreign: Path, specs: dict[str, Spec]) -> N
     dataset = read_dataset(foreign)
     index = np.arange(dataset.num_frames) % len(dataset.tasks)
     edit_column(foreign, FRAMES, "task_index", pa.array(index))
-    told = as_seen(read_dataset(foreign), specs).frames("observation.instruction")
+    told = match_policy_columns(read_dataset(foreign), specs).frames("observation.instruction")
     wanted = np.stack([language.encode(task) for task in dataset.tasks])
     assert np.array_equal(told, wanted[index])
 
@@ -151,7 +151,7 @@ def test_what_the_words_cannot_say_is_named(
 ) -> None:
     dataset = read_dataset(write_foreign(tmp_path / "d", ours, ONE_CAMERA, says=lambda _: text))
     with pytest.raises(ConfigError) as error:
-        as_seen(dataset, specs)
+        match_policy_columns(dataset, specs)
     assert one_line(error).startswith(f"dataset {tmp_path / 'd'}: task 0 ") and message in one_line(error)
 
 
@@ -161,7 +161,7 @@ def test_a_task_of_no_frame_may_say_anything(foreign: Path, specs: dict[str, Spe
     more = pa.table({"task_index": pa.array([len(tasks)]), table.column_names[1]: pa.array(["juggle"])})
     pq.write_table(pa.concat_tables([table.replace_schema_metadata(None), more]), foreign / "meta/tasks.parquet")
     edit_json(foreign, "meta/info.json", total_tasks=len(tasks) + 1)
-    assert "observation.instruction" in as_seen(read_dataset(foreign), specs).features
+    assert "observation.instruction" in match_policy_columns(read_dataset(foreign), specs).features
 
 
 def test_other_words_of_our_own_datasets_are_refused(ours: Dataset, specs: dict[str, Spec]) -> None:
@@ -187,7 +187,7 @@ def test_columns_are_named_where_there_are_several(ours: Dataset, tmp_path: Path
         " e.g. 'image_flat_near' is observation.images.front"
     )
     for column, key in (("observation.images.front", NEAR), ("observation.images.wrist", TOP)):
-        seen = as_seen(dataset, specs, {NEAR: column})
+        seen = match_policy_columns(dataset, specs, {NEAR: column})
         assert np.array_equal(seen.frames("observation.image_flat_near"), ours.frames(f"observation.{key}"))
     clone = replace(CFG, dataset_keys=(f"{NEAR}=observation.images.wrist",)).build(
         Setup(sim, TOKEN, None, root, seed=0)
@@ -199,19 +199,19 @@ def test_columns_are_named_where_there_are_several(ours: Dataset, tmp_path: Path
 def test_a_policy_with_more_cameras_is_not_guessed_for(foreign: Path) -> None:
     two = visible(sim(image=("flat_near", "flat_top")))
     with pytest.raises(ConfigError, match=r"its pictures are .*front, the policy's image_flat_near, image_flat_top;"):
-        as_seen(read_dataset(foreign), two)
+        match_policy_columns(read_dataset(foreign), two)
 
 
 def test_names_may_be_exchanged(ours: Dataset) -> None:
     two = visible(sim(image=("flat_near", "flat_top")))
     near, top = f"observation.{NEAR}", f"observation.{TOP}"
-    seen = as_seen(ours, two, {NEAR: top, TOP: near, "instruction": "observation.instruction"})
+    seen = match_policy_columns(ours, two, {NEAR: top, TOP: near, "instruction": "observation.instruction"})
     assert np.array_equal(seen.frames(near), ours.frames(top)) and np.array_equal(seen.frames(top), ours.frames(near))
     assert seen.observation_spec is not None and ours.observation_spec is not None
     assert seen.observation_spec[NEAR] == ours.observation_spec[TOP]
     assert set(seen.features) == set(ours.features)
     # a column may be read twice
-    both = as_seen(ours, two, {NEAR: top})
+    both = match_policy_columns(ours, two, {NEAR: top})
     assert np.array_equal(both.frames(near), ours.frames(top)) and np.array_equal(both.frames(top), ours.frames(top))
 
 
@@ -219,21 +219,27 @@ def test_our_own_names_are_not_guessed(ours: Dataset, foreign: Path) -> None:
     """A camera that was not recorded is not another one, though it may be the only one."""
     other = visible(sim(image="flat_front"))
     with pytest.raises(ConfigError, match=r"has no 'observation\.image_flat_front': its pictures are"):
-        as_seen(ours, other)
-    assert as_seen(read_dataset(foreign), other).frames("observation.image_flat_front").shape[1:] == (32, 32, 3)
+        match_policy_columns(ours, other)
+    assert match_policy_columns(read_dataset(foreign), other).frames("observation.image_flat_front").shape[1:] == (
+        32,
+        32,
+        3,
+    )
     with pytest.raises(ConfigError, match=r"its pictures are .*front, the policy's image_flat_front;"):
-        as_seen(replace(read_dataset(foreign), verified=True), other)
+        match_policy_columns(replace(read_dataset(foreign), verified=True), other)
 
 
 def test_a_vector_by_another_name(ours: Dataset, tmp_path: Path, specs: dict[str, Spec]) -> None:
     dataset = read_dataset(write_foreign(tmp_path / "d", ours, {"images.front": NEAR, "qpos": "state"}))
-    assert np.array_equal(as_seen(dataset, specs).frames("observation.state"), ours.frames("observation.state"))
+    assert np.array_equal(
+        match_policy_columns(dataset, specs).frames("observation.state"), ours.frames("observation.state")
+    )
     dataset = read_dataset(
         write_foreign(tmp_path / "e", ours, {"images.front": NEAR, "qpos": "state", "things": "things"})
     )
     with pytest.raises(ConfigError, match=r"its vectors are .*qpos, observation\.things, the policy's state;"):
-        as_seen(dataset, specs)
-    seen = as_seen(dataset, specs, {"state": "observation.qpos"})
+        match_policy_columns(dataset, specs)
+    seen = match_policy_columns(dataset, specs, {"state": "observation.qpos"})
     assert np.array_equal(seen.frames("observation.state"), ours.frames("observation.state"))
 
 
@@ -243,7 +249,7 @@ def test_pictures_of_a_video_by_another_name(
     pytest.importorskip("av", reason="could not import 'av': wheels of PyAV exist for common platforms only")
     monkeypatch.setenv("ROBOTRL_CACHE", str(tmp_path / "cache"))
     root = write_foreign(tmp_path / "d", ours, TWO_CAMERAS, pictures="video-exact")
-    seen = as_seen(read_dataset(root), specs, {NEAR: "observation.images.wrist"})
+    seen = match_policy_columns(read_dataset(root), specs, {NEAR: "observation.images.wrist"})
     agree(seen, specs, ours.action_spec, 1 / ours.fps)
     assert np.array_equal(load_chunks(seen, list(specs), 2).obs[NEAR], ours.frames(f"observation.{TOP}"))
 
@@ -262,7 +268,7 @@ def test_pictures_of_a_video_by_another_name(
 )
 def test_columns_that_cannot_be(foreign: Path, specs: dict[str, Spec], columns: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        as_seen(read_dataset(foreign), specs, columns)
+        match_policy_columns(read_dataset(foreign), specs, columns)
 
 
 def test_unusable_settings_of_a_clone(foreign: Path) -> None:
@@ -278,12 +284,12 @@ def test_pictures_of_another_size_or_type_are_refused(foreign: Path) -> None:
         r"images.front of dataset .* has shape \(32, 32, 3\): expected \(64, 64, 3\), the policy's 'image_flat_near'"
     )
     with pytest.raises(ConfigError, match=wrong):
-        as_seen(read_dataset(foreign), larger)
+        match_policy_columns(read_dataset(foreign), larger)
     info = read_json(foreign, "meta/info.json")
     info["features"]["observation.images.front"]["dtype"] = "int16"
     edit_json(foreign, "meta/info.json", features=info["features"])
     with pytest.raises(ConfigError, match=r"images.front of dataset .* is int16: expected uint8 or colour pictures"):
-        as_seen(read_dataset(foreign), visible(sim()))
+        match_policy_columns(read_dataset(foreign), visible(sim()))
 
 
 def test_what_fits(specs: dict[str, Spec]) -> None:

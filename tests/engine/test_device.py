@@ -36,7 +36,7 @@ from robotrl.fn.stats import Interval
 from robotrl.learners.learner import Setup
 from robotrl.registry import SIMS
 from robotrl.replay.layout import META
-from robotrl.rewards.network import RewardNetCfg, SightNet, normalisation
+from robotrl.rewards.network import ImageRewardNet, RewardNetCfg, normalization
 from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import process_identity, save_process
 from robotrl.rollout.device_wrapper import on_device
@@ -314,7 +314,7 @@ def test_successes_that_cluster() -> None:
 def test_a_process_reward(tmp_path: Path) -> None:
     sim = grpo.tabletop(2)
     specs = {"state": sim.observation_spec["state"]}
-    net = SightNet(specs, normalisation(specs, {"state": sim.reset(0)["state"].numpy()}), RewardNetCfg()).eval()
+    net = ImageRewardNet(specs, normalization(specs, {"state": sim.reset(0)["state"].numpy()}), RewardNetCfg()).eval()
     verdict = HeldOutVerdict(Interval(0.9, 0.8, 1.0, 10), 0.9, 0.05, 3, AcceptanceThresholds())
     path = save_process(tmp_path / "p", ProcessReward(net, verdict, {}, process_identity(net, verdict)))
     row = ROWS["vla-rl"]._replace(cfg=replace(vla_rl.CFG, process_reward=str(path)))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robotrl.fn.advantage import Gae, gae, normalise
+from robotrl.fn.advantage import Gae, gae, normalize
 
 YES, NO = True, False
 
@@ -100,18 +100,18 @@ def test_padding_changes_nothing(rows, gae_lambda):
 @given(st.floats(-1e6, 1e6, width=32), st.integers(1, 40))
 def test_equal_advantages_normalise_to_exactly_zero(value, count):
     valid = torch.ones(count, dtype=torch.bool)
-    assert (normalise(torch.full((count,), value), valid) == 0).all()
+    assert (normalize(torch.full((count,), value), valid) == 0).all()
 
 
 def test_normalise_uses_the_valid_entries_alone():
     advantage = torch.tensor([1.0, 3.0, 1e9])
-    out = normalise(advantage, torch.tensor([True, True, False]))
+    out = normalize(advantage, torch.tensor([True, True, False]))
     assert torch.allclose(out, torch.tensor([-1.0, 1.0, 0.0]))
 
 
 def test_normalise_among_those_of_others():
     """Mean 4 and variance 5 of all four; only the own two come back."""
-    out = normalise(torch.tensor([1.0, 3.0]), torch.ones(2, dtype=torch.bool), torch.tensor([1.0, 3.0, 5.0, 7.0]))
+    out = normalize(torch.tensor([1.0, 3.0]), torch.ones(2, dtype=torch.bool), torch.tensor([1.0, 3.0, 5.0, 7.0]))
     assert out.tolist() == pytest.approx([-3 / 5**0.5, -1 / 5**0.5])
 
 
@@ -119,7 +119,7 @@ def test_normalise_among_those_of_others():
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=2, max_size=30))
 def test_normalised_advantages_have_zero_mean_and_unit_deviation(values):
     advantage = torch.tensor(values, dtype=torch.float64)
-    out = normalise(advantage, torch.ones(len(values), dtype=torch.bool))
+    out = normalize(advantage, torch.ones(len(values), dtype=torch.bool))
     assert abs(out.mean().item()) < 1e-6
     deviation = out.std(unbiased=False).item()
     assert deviation < 1 + 1e-6

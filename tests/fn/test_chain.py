@@ -126,8 +126,8 @@ class GaussianFlow:
     def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
         t = t[:, None, None]
         variance = (1 - t) ** 2 + (t * self.std) ** 2
-        centred = x - t * self.mean
-        return self.mean + centred * (t * self.std**2 - (1 - t)) / variance
+        centerd = x - t * self.mean
+        return self.mean + centerd * (t * self.std**2 - (1 - t)) / variance
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.3, 0.7, 1.0])

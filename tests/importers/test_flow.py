@@ -345,7 +345,7 @@ def test_other_directories_that_lerobot_writes_are_read(toy: tuple[str, Path, An
     assert loaded(older, sim).transforms == plain.transforms
     ranges = tmp_path / "ranges"
     shutil.copytree(path, ranges)
-    normalised("QUANTILES")(ranges)
+    normalized("QUANTILES")(ranges)
     q01, q99 = torch.full((5,), -0.5), torch.full((5,), 1.5)
     for name in (NORM, UNNORM):
         rewrite(name, lambda w: w.update({"action.q01": q01, "action.q99": q99}))(ranges)
@@ -353,7 +353,7 @@ def test_other_directories_that_lerobot_writes_are_read(toy: tuple[str, Path, An
     assert (scale, offset) == ((1.0,) * 5, (0.5,) * 5)
     bare = tmp_path / "bare"
     shutil.copytree(path, bare)
-    normalised("IDENTITY")(bare)
+    normalized("IDENTITY")(bare)
     edit("config.json", lambda d: d["normalization_mapping"].pop("STATE"))(bare)
     for name, at in ((BEFORE, 5), (AFTER, 0)):
         edit(name, at_step(at, "norm_map", "STATE", "IDENTITY"))(bare)
@@ -442,7 +442,7 @@ def at_step(index: int, field: str, key: str, value: Any) -> Callable[[dict[str,
     return lambda data: data["steps"][index]["config"][field].update({key: value})
 
 
-def normalised(mode: str) -> Callable[[Path], None]:
+def normalized(mode: str) -> Callable[[Path], None]:
     """Actions by another mode, in all three files."""
 
     def apply(path: Path) -> None:
@@ -535,7 +535,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         edit(BEFORE, at_step(5, "norm_map", "VISUAL", "MEAN_STD")),
         r"normalises VISUAL by 'MEAN_STD': expected 'IDENTITY'",
     ),
-    "a mode that is none": (normalised("MEDIAN"), r"statistics of action: mode 'MEDIAN' is unknown"),
+    "a mode that is none": (normalized("MEDIAN"), r"statistics of action: mode 'MEDIAN' is unknown"),
     "keys without the state": (
         edit(BEFORE, setting(5, normalize_observation_keys=["observation.images.top"])),
         r"normalize_observation_keys is \['observation\.images\.top'\]: expected observation\.state among them",
@@ -587,19 +587,19 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
         r"statistics of action: std of column 3 is 0\.0: expected more than 0",
     ),
     "a range the wrong way round": (
-        both(normalised("MIN_MAX"), actions(min=[0.5] * 5, max=[1.0, 0.25, 1.0, 1.0, 1.0])),
+        both(normalized("MIN_MAX"), actions(min=[0.5] * 5, max=[1.0, 0.25, 1.0, 1.0, 1.0])),
         r"statistics of action: max of column 1 is 0\.25: expected min or more, 0\.5",
     ),
     "quantiles the wrong way round": (
-        both(normalised("QUANTILES"), actions(q01=[0.5] * 5, q99=[1.0, 1.0, 1.0, 1.0, 0.25])),
+        both(normalized("QUANTILES"), actions(q01=[0.5] * 5, q99=[1.0, 1.0, 1.0, 1.0, 0.25])),
         r"statistics of action: q99 of column 4 is 0\.25: expected q01 or more, 0\.5",
     ),
     "a range of nothing": (
-        both(normalised("MIN_MAX"), actions(min=[0.5] * 5, max=[0.5] * 5)),
+        both(normalized("MIN_MAX"), actions(min=[0.5] * 5, max=[0.5] * 5)),
         r"statistics of action: max of column 0 is 0\.5: expected more than min",
     ),
     "an infinite range": (
-        both(normalised("MIN_MAX"), actions(min=[0.5] * 5, max=[torch.inf] * 5)),
+        both(normalized("MIN_MAX"), actions(min=[0.5] * 5, max=[torch.inf] * 5)),
         r"statistics of action: max of column 0 is inf: expected a finite number",
     ),
     "a statistic that is no row": (

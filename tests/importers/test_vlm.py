@@ -25,11 +25,11 @@ from robotrl.errors import CapabilityError, ConfigError, DataError
 from robotrl.fn.bc_loss import clone_loss_of
 from robotrl.importers.examine import effects
 from robotrl.importers.vlm.directory import check_own, load_vlm
-from robotrl.memory_estimate.estimate import Load, adapt_alike, described, footprint, without_memory
-from robotrl.policies.networks.recompute import recompute
+from robotrl.memory_estimate.estimate import Load, described, estimate_memory, on_meta_device, stand_in_adapters
+from robotrl.policies.networks.activation_checkpointing import recompute
 from robotrl.policies.vla.networks import families
 from robotrl.run.policy_checkpoint import load_policy, policy_from_tree, policy_tree, probe
-from robotrl.run.token_fingerprint import check_said
+from robotrl.run.token_fingerprint import check_stored_tokens
 from robotrl.spec import HasTextFeatures, HasTokens, HasVisionEncoder, visible
 from tests.kits.commands import TABLETOP_BC_VLM
 from tests.kits.vlm_kit import BINS, CONFIGS, PLAIN, SIDE, write
@@ -563,12 +563,12 @@ def test_one_in_16_bits_is_stored_and_loaded_in_32(published: Any, sim: Any) -> 
     fingerprint = policy_tree(policy)["fingerprint"]
     assert fingerprint["half"]
     wide = load(published("llava"), sim).to(torch.bfloat16).float()
-    check_said(wide, fingerprint, True, "here")
+    check_stored_tokens(wide, fingerprint, True, "here")
     with torch.no_grad():
         for weight in wide.parameters():
             weight.mul_(1 + 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
     with pytest.raises(DataError, match="here: the policy's fingerprint logits differ"):
-        check_said(wide, fingerprint, True, "here")
+        check_stored_tokens(wide, fingerprint, True, "here")
 
 
 # memory
@@ -578,24 +578,24 @@ def test_one_in_16_bits_is_stored_and_loaded_in_32(published: Any, sim: Any) -> 
 def test_memory_is_estimated_beforehand(family: str, published: Any, sim: Any) -> None:
     """Without weights and without pictures, adapted, with blocks computed again, in 16 bits."""
     policy = parallel(published(family), sim)
-    with without_memory("vlm"):
+    with on_meta_device("vlm"):
         plain, adapted = described(policy.to_json()), described(policy.to_json())
-        whole = footprint(plain, Load(16), policy.observation_spec)
-        adapt_alike(adapted, LoraCfg(rank=4))
+        whole = estimate_memory(plain, Load(16), policy.observation_spec)
+        stand_in_adapters(adapted, LoraCfg(rank=4))
         recompute(adapted)
-        small = footprint(adapted, Load(16, bf16=True), policy.observation_spec)
+        small = estimate_memory(adapted, Load(16, bf16=True), policy.observation_spec)
     assert whole.weights >= sum(x.nbytes for x in policy.parameters())
-    assert small.update < 0.75 * whole.update and small.optimiser < 0.2 * whole.optimiser
+    assert small.update < 0.75 * whole.update and small.optimizer < 0.2 * whole.optimizer
 
 
 def test_of_one_whose_eyes_split_by_data_memory_is_not_known(published: Any, sim: Any) -> None:
     policy = parallel(published("qwen2_vl"), sim)
-    with without_memory("vlm"):
+    with on_meta_device("vlm"):
         made = described(policy.to_json())
         with pytest.raises(CapabilityError, match="memory cannot be estimated: the eyes of qwen2_vl"):
-            footprint(made, Load(16), policy.observation_spec)
+            estimate_memory(made, Load(16), policy.observation_spec)
         with pytest.raises(CapabilityError, match="memory cannot be estimated"):
-            adapt_alike(made, LoraCfg(rank=4))
+            stand_in_adapters(made, LoraCfg(rank=4))
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "gemma3", "qwen2_5_vl"])

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-COLOURS = ("red", "green", "blue")
+COLORS = ("red", "green", "blue")
 LENGTH = 4
 """Steps of an episode about the first colour; one more about each of the next."""
 
@@ -38,17 +38,17 @@ class Pointing(gym.Env[dict[str, Any], np.ndarray]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.colour, self.steps, self.total = int(self.np_random.integers(len(COLOURS))), 0, 0.0
+        self.color, self.steps, self.total = int(self.np_random.integers(len(COLORS))), 0, 0.0
         return self._observe(), {"task": self.task_description, "number": 3}
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps, self.total = self.steps + 1, self.total + float(action.sum())
-        return self._observe(), 0.0, self.steps >= LENGTH + self.colour, False, {"success": np.array([self.total > 0])}
+        return self._observe(), 0.0, self.steps >= LENGTH + self.color, False, {"success": np.array([self.total > 0])}
 
     @property
     def task_description(self) -> str:
         """As LIBERO's benchmark says it."""
-        return f"Point at the {COLOURS[self.colour]} thing{self.said}"
+        return f"Point at the {COLORS[self.color]} thing{self.said}"
 
     def get_language_instruction(self, **kwargs: Any) -> list[str]:
         """As ManiSkill's environments say it: one text for each of their rows."""
@@ -58,8 +58,8 @@ class Pointing(gym.Env[dict[str, Any], np.ndarray]):
 
     def _observe(self) -> dict[str, Any]:
         image = np.zeros((32, 32, 3), np.uint8)
-        image[..., self.colour] = 200
-        out: dict[str, Any] = {"image": image, "state": np.array([self.colour, self.steps, self.total], np.float32)}
+        image[..., self.color] = 200
+        out: dict[str, Any] = {"image": image, "state": np.array([self.color, self.steps, self.total], np.float32)}
         if self.mission:
             out["mission"] = "" if self.fault == "silent" else self.task_description
         return out

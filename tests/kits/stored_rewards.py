@@ -10,7 +10,7 @@ from torch import Tensor
 from robotrl.fn.stats import Interval
 from robotrl.rewards.calibration import Rates
 from robotrl.rewards.classifier import Calibration, TrainedClassifier
-from robotrl.rewards.network import RewardNetCfg, SightNet
+from robotrl.rewards.network import ImageRewardNet, RewardNetCfg
 from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import process_identity, save_process
 from robotrl.rewards.stored import identity_of, save_classifier
@@ -30,11 +30,11 @@ class StatingWalk(Walk):
         return {"walk": self._obs}
 
 
-def reward_net() -> SightNet:
+def reward_net() -> ImageRewardNet:
     """A small network on the walk's observation."""
     torch.manual_seed(0)
     spec = Spec((2,), ("pos_x_w", "time"), ("m", "step"), (-2.0, 0.0), (2.0, 6.0))
-    return SightNet({"walk": spec}, TransformGroup((), ()), RewardNetCfg(hidden=(8,))).eval()
+    return ImageRewardNet({"walk": spec}, TransformGroup((), ()), RewardNetCfg(hidden=(8,))).eval()
 
 
 def stored_classifier(path: Path) -> Path:

@@ -16,7 +16,7 @@ import tests.algos.test_grpo as grpo
 import tests.policies.vla.test_flow as flows
 from robotrl.cli.main import main
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.learners.episode_encoders import PlacesEncoder, pairs_of
+from robotrl.learners.episode_encoders import RelativePositionEncoder, pairs_of
 from robotrl.learners.learner import Setup
 from robotrl.spec import Spec
 from tests.algos.test_opd import saved
@@ -68,16 +68,16 @@ def test_an_encoder_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert made._embedded(seen[0]).shape == (8, 8 * 8 * 3)
 
 
-def metres(*names: str, unit: str = "m") -> Spec:
+def meters(*names: str, unit: str = "m") -> Spec:
     n = len(names)
     return Spec((n,), names, (unit,) * n, (-math.inf,) * n, (math.inf,) * n)
 
 
 def test_places_of_one_frame_are_compared_along_the_axes_that_both_have() -> None:
     specs = {
-        "state": metres("tip_pos_x_w", "tip_pos_y_w", "tip_pos_z_w", "grip_width", "base_pos_x_b"),
-        "speed": metres("tip_vel_x_w", "tip_vel_y_w", unit="m/s"),
-        "meant": metres("peg_pos_y_w", "peg_pos_x_w", "hole_x_w", "lid_pos_x_b"),
+        "state": meters("tip_pos_x_w", "tip_pos_y_w", "tip_pos_z_w", "grip_width", "base_pos_x_b"),
+        "speed": meters("tip_vel_x_w", "tip_vel_y_w", unit="m/s"),
+        "meant": meters("peg_pos_y_w", "peg_pos_x_w", "hole_x_w", "lid_pos_x_b"),
     }
     pairs = pairs_of(specs)
     assert [(p.column, p.other_key, p.other_column) for p in pairs if p.key == "state"] == [
@@ -88,7 +88,9 @@ def test_places_of_one_frame_are_compared_along_the_axes_that_both_have() -> Non
     assert [(p.column, p.other_column) for p in pairs if p.key == "meant"] == [(1, 2)]  # peg and hole
     state = torch.tensor([[1.0, 2.0, 3.0, 9.0, 4.0]])
     grounding = torch.tensor([[20.0, 10.0, 30.0, 40.0]])
-    assert PlacesEncoder(pairs)({"state": state, "meant": grounding}).tolist() == [[-9.0, -18.0, -29.0, -36.0, -20.0]]
+    assert RelativePositionEncoder(pairs)({"state": state, "meant": grounding}).tolist() == [
+        [-9.0, -18.0, -29.0, -36.0, -20.0]
+    ]
 
 
 def test_a_failure_is_worth_how_near_its_end_came_in_the_sims_own_places(monkeypatch: pytest.MonkeyPatch) -> None:

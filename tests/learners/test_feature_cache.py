@@ -25,7 +25,7 @@ from robotrl.config import LoraCfg
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.learners.feature_cache import FeatureCache
 from robotrl.learners.learner import Setup
-from robotrl.memory_estimate.estimate import Load, described, footprint, without_memory
+from robotrl.memory_estimate.estimate import Load, described, estimate_memory, on_meta_device
 from robotrl.peft.lora import adapt
 from robotrl.rollout.demos import collect_demos
 from robotrl.run.policy_checkpoint import probe
@@ -231,10 +231,10 @@ def test_a_picture_that_is_kept_cannot_be_shifted(tmp_path: Path) -> None:
 def test_what_is_kept_is_part_of_what_a_run_needs() -> None:
     policy = MAKE["smolvla"]()
     described_as = policy.to_json()
-    with without_memory(described_as["kind"]):
+    with on_meta_device(described_as["kind"]):
         made = described(described_as)
         plain, kept = (
-            footprint(made, Load(4, stored=100, cache=what), made.observation_spec) for what in ("none", WHAT)
+            estimate_memory(made, Load(4, stored=100, cache=what), made.observation_spec) for what in ("none", WHAT)
         )
     tokens = policy.net.encode_images(torch.zeros(1, 32, 32, 3, dtype=torch.uint8))
     assert kept.stored - plain.stored == 100 * (tokens.numel() * 4 - 32 * 32 * 3)

@@ -161,13 +161,13 @@ def test_updates_of_two_phases_are_told_apart():
 def test_a_chunks_reward_is_normalised_by_the_return_of_its_steps():
     """Returns 1, then 1 * 0.5^1 + 2 after a decision of 1 step; their population variance, by hand."""
     normalizer = RewardNormalizer(1, 0.5)
-    out = normalizer.normalise(rollout(True, False))
+    out = normalizer.normalize(rollout(True, False))
     variance = (2.5 - 1.0) ** 2 / 4
     assert normalizer.scale == pytest.approx(variance**0.5, rel=1e-6)
     assert out.reward[:2, 0].tolist() == pytest.approx([1 / variance**0.5, 2 / variance**0.5])
     # the episode ended: nothing is carried on into the next rollout
     assert normalizer.state()["running"].tolist() == [0.0]
-    normalizer.normalise(rollout(False, False))
+    normalizer.normalize(rollout(False, False))
     assert normalizer.state()["running"].tolist() == [2.5]
 
 

@@ -11,14 +11,14 @@ import pytest
 
 import tests.algos.test_grpo as grpo
 from robotrl.cli.main import main
-from robotrl.memory_estimate.estimate import without_memory
+from robotrl.memory_estimate.estimate import on_meta_device
 from robotrl.memory_estimate.model_sizes import interface, published
 from robotrl.memory_estimate.published import PARAMETERS, summary_line
 from robotrl.run.policy_checkpoint import load_policy
 
 
 def lines(text: str) -> list[list[float]]:
-    """The numbers of each line: GiB in all, weights, optimiser, update, stored; millions that learn, of all."""
+    """The numbers of each line: GiB in all, weights, optimizer, update, stored; millions that learn, of all."""
     return [[float(x) for x in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", line)] for line in text.splitlines()]
 
 
@@ -37,7 +37,7 @@ def test_of_a_stored_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(("name", "size"), [("openvla", 7_541_237_184), ("smolvla", 450_046_176), ("pi0", 3.2e9)])
 def test_published_sizes_take_no_memory(name: str, size: float) -> None:
     seen = interface(name)
-    with without_memory():
+    with on_meta_device():
         policy = published(name, seen)
         found = sum(x.numel() for x in policy.net.parameters())
         assert sum(x.numel() for x in policy.parameters()) == PARAMETERS[name]

@@ -23,15 +23,15 @@ from robotrl.errors import ConfigError, DataError
 from robotrl.memory_estimate.check import advice, announce, beside, gradient_rows, load_of, processes
 from robotrl.memory_estimate.estimate import (
     GIB,
-    Footprint,
     Live,
     Load,
-    adapt_alike,
-    check_room,
+    MemoryEstimate,
+    check_memory_fits,
     described,
-    footprint,
+    estimate_memory,
+    on_meta_device,
+    stand_in_adapters,
     update_peak,
-    without_memory,
 )
 from robotrl.peft.lora import adapt
 from robotrl.run.policy_checkpoint import describe, probe
@@ -63,16 +63,16 @@ def test_live_bytes_by_hand() -> None:
 def test_without_memory_the_same_is_found(name: str) -> None:
     policy = kit.MAKE[name]()
     load = Load(rows=5, evaluations=1 if name == "autoregressive" else 3, average=True, parts=True)
-    with without_memory(policy.kind):
+    with on_meta_device(policy.kind):
         alike = described(policy.to_json())
-        found = footprint(alike, load, alike.observation_spec)
-    real = footprint(policy, load, policy.observation_spec)
+        found = estimate_memory(alike, load, alike.observation_spec)
+    real = estimate_memory(policy, load, policy.observation_spec)
     # kernels may want a few numbers of their own
     assert found._replace(update=0) == real._replace(update=0)
     assert found.update == pytest.approx(real.update, rel=0.05)
     size = sum(x.numel() for x in policy.parameters())
-    assert found.parameters == found.learning == size and found.optimiser == 3 * 4 * size
-    assert found.total == found.weights + found.optimiser + found.update + found.stored
+    assert found.parameters == found.learning == size and found.optimizer == 3 * 4 * size
+    assert found.total == found.weights + found.optimizer + found.update + found.stored
     halved = update_peak(policy, load._replace(rows=64, bf16=True), policy.observation_spec)
     assert 0.3 < halved / update_peak(policy, load._replace(rows=64), policy.observation_spec) < 1
     # where activations weigh most, twice the rows are twice of it
@@ -90,11 +90,11 @@ def test_an_adapted_policy_needs_what_it_is_said_to(name: str, bf16_base: bool) 
     cfg = replace(cfg, **{f: tuple(n for n in getattr(cfg, f) if n in known) for f in ("targets", "heads")})
     description = policy.to_json()
     adapt(policy, cfg, lambda: probe(policy))
-    with without_memory():
+    with on_meta_device():
         alike = described(description)
-        adapt_alike(alike, cfg)
-        found = footprint(alike, Load(rows=5), alike.observation_spec)
-    real = footprint(policy, Load(rows=5), policy.observation_spec)
+        stand_in_adapters(alike, cfg)
+        found = estimate_memory(alike, Load(rows=5), alike.observation_spec)
+    real = estimate_memory(policy, Load(rows=5), policy.observation_spec)
     assert found._replace(update=0) == real._replace(update=0) and found.learning < 0.6 * found.parameters
     assert found.update == pytest.approx(real.update, rel=0.05)
 
@@ -152,9 +152,9 @@ def test_a_process_is_seen_to_need_what_was_estimated() -> None:
     policy, rows = large(), 96
     size = sum(x.numel() for x in policy.parameters())
     assert 4.5e6 < size < 6e6
-    with without_memory():
+    with on_meta_device():
         alike = described(policy.to_json())
-        found = footprint(alike, Load(rows), alike.observation_spec)
+        found = estimate_memory(alike, Load(rows), alike.observation_spec)
     command = [sys.executable, "-c", SEEN, str(ROOT), str(rows)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -222,11 +222,11 @@ def test_networks_beside_the_policy_are_counted(tmp_path: Path) -> None:
     assert held(replace(grpo.CFG, progress="embedding", encoder="places:state,meant")) == 0
     assert held(OpdCfg(teacher=str(clone))) == stored and held(OpdCfg(teacher=str(clone), ema=0.9)) == stored + every
     assert held(VlaRlCfg()) == every and held(VlaRlCfg(), rank=4) == learning
-    with without_memory():
+    with on_meta_device():
         alike = described(policy.to_json())
         assert beside(replace(base, algo=replace(grpo.CFG, progress="embedding", ema=0.9)), alike) == every + eye
         assert all(p.requires_grad for p in alike.parameters()), "a copy was frozen, and not what it is of"
-        bare, more = (footprint(alike, Load(1, beside=many), alike.observation_spec) for many in (0, 1000))
+        bare, more = (estimate_memory(alike, Load(1, beside=many), alike.observation_spec) for many in (0, 1000))
     assert more.weights == bare.weights + 1000 and more.total == bare.total + 1000
 
 
@@ -234,10 +234,12 @@ def test_moments_and_gradients_in_parts_take_less_and_activations_as_much() -> N
     """Of a policy whose weights outweigh its activations: by hand but for the activations."""
     policy = large()
     learning = 4 * sum(x.numel() for x in policy.parameters() if x.requires_grad)
-    with without_memory():
+    with on_meta_device():
         alike = described(policy.to_json())
-        whole, two, eight = (footprint(alike, Load(1, processes=count), alike.observation_spec) for count in (1, 2, 8))
-    assert whole.optimiser == 2 * learning and two.optimiser == 2 * learning and eight.optimiser == learning // 2
+        whole, two, eight = (
+            estimate_memory(alike, Load(1, processes=count), alike.observation_spec) for count in (1, 2, 8)
+        )
+    assert whole.optimizer == 2 * learning and two.optimizer == 2 * learning and eight.optimizer == learning // 2
     assert whole.weights == two.weights == eight.weights
     assert two.update - eight.update == learning - learning // 4
     assert eight.total < whole.total
@@ -247,21 +249,21 @@ def test_an_update_takes_little_more_than_its_gradient() -> None:
     """Without a compiler the elements are moved some at a time."""
     policy = large()
     learning = 4 * sum(x.numel() for x in policy.parameters() if x.requires_grad)
-    with without_memory():
+    with on_meta_device():
         alike = described(policy.to_json())
         assert update_peak(alike, Load(1), alike.observation_spec) < 5 * learning
 
 
-def said(**parts: int) -> Footprint:
-    return Footprint(
-        **{"parameters": 10, "learning": 10, "weights": 0, "optimiser": 0, "update": 0, "stored": 0, **parts}
+def said(**parts: int) -> MemoryEstimate:
+    return MemoryEstimate(
+        **{"parameters": 10, "learning": 10, "weights": 0, "optimizer": 0, "update": 0, "stored": 0, **parts}
     )
 
 
 def test_what_cannot_fit_is_refused_with_what_to_change() -> None:
     cfg: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(), recompute=False, fsdp=False)
     with pytest.raises(ConfigError, match=r"estimated: 3 GiB .*expected at most the 2 GiB .*set lora.rank \(e.g. 32\)"):
-        check_room(said(weights=GIB, optimiser=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))
+        check_memory_fits(said(weights=GIB, optimizer=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))
     adapted: Any = SimpleNamespace(algo=grpo.CFG, lora=LoraCfg(rank=4), recompute=False, fsdp=False)
     need = said(update=2 * GIB, weights=GIB)
     assert advice(adapted, need) == "set recompute, or choose a smaller algo.microbatch"
@@ -270,7 +272,7 @@ def test_what_cannot_fit_is_refused_with_what_to_change() -> None:
     adapted.algo = replace(grpo.CFG, bf16=True)
     assert advice(adapted, need) == "choose a smaller algo.microbatch"
     assert "sim.num_envs" in advice(adapted, said(stored=2 * GIB, update=GIB))
-    check_room(said(weights=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))
+    check_memory_fits(said(weights=2 * GIB), 2 * GIB, lambda need: advice(cfg, need))
 
 
 def test_a_run_says_what_it_needs_or_is_refused(

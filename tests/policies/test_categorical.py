@@ -16,7 +16,7 @@ from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsErro
 from robotrl.fn.bc_loss import clone_loss_of
 from robotrl.fn.density import CategoricalDensity
 from robotrl.learners.learner import Setup
-from robotrl.memory_estimate.estimate import Load, footprint, without_memory
+from robotrl.memory_estimate.estimate import Load, estimate_memory, on_meta_device
 from robotrl.policies.beta import BetaPolicy
 from robotrl.policies.by_action import ByActionCfg
 from robotrl.policies.categorical import CategoricalCfg, CategoricalPolicy
@@ -200,8 +200,8 @@ def test_ppo_goes_on_exactly_where_it_stopped():
 
 
 def test_memory_is_estimated():
-    with without_memory():
+    with on_meta_device():
         policy = CategoricalCfg(hidden=(64, 64)).build(OBSERVATION_SPEC, CHOICE_SPEC, INPUTS)
-        found = footprint(policy, Load(256), policy.observation_spec)
+        found = estimate_memory(policy, Load(256), policy.observation_spec)
     assert found.parameters == sum(p.numel() for p in policy.parameters())
     assert found.update > 256 * (5 + 64 + 64 + 6) * np.dtype(np.float32).itemsize

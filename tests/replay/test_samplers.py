@@ -15,7 +15,7 @@ import tests.kits.learner_kit as learner_kit
 import tests.kits.replay_kit as kit
 from robotrl.datasets.lerobot import read_dataset
 from robotrl.errors import ConfigError
-from robotrl.replay.buffer import SOURCES, Mixed, Prioritised, Replay, Uniform, by_return, episode_returns
+from robotrl.replay.buffer import SOURCES, Mixed, Prioritized, Replay, Uniform, by_return, episode_returns
 from robotrl.replay.priority import SumTree
 
 
@@ -33,7 +33,7 @@ SMALL = filled(1, 4, 3)
 
 
 @pytest.mark.parametrize("decisions", [False, True])
-@pytest.mark.parametrize("make", [Uniform, Prioritised])
+@pytest.mark.parametrize("make", [Uniform, Prioritized])
 def test_every_complete_start_has_the_same_chance(make, decisions):
     """Chi-square over the starts, at 5 standard deviations; a prioritised sampler that knows nothing is uniform."""
     replay = filled()
@@ -56,7 +56,7 @@ def test_few_complete_starts_among_many_are_found():
     assert got.starts.tolist() == [7] * 64
 
 
-@pytest.mark.parametrize("make", [Uniform, Prioritised])
+@pytest.mark.parametrize("make", [Uniform, Prioritized])
 def test_nothing_to_sample_is_said(make):
     replay = kit.make(None, 1, 10)
     with pytest.raises(ConfigError, match=r"the replay is empty|holds no step"):
@@ -73,7 +73,7 @@ def test_nothing_to_sample_is_said(make):
 def test_sampling_follows_from_content_and_generator():
     a, b = filled(), kit.make(None, 2, 40)
     b.load(learner_kit.snapshot(a.state()))
-    for make in (Uniform, Prioritised):
+    for make in (Uniform, Prioritized):
         one, other = (make(replay).sample(32, 2, 0.9, generator(3)) for replay in (a, b))
         assert torch.equal(one.starts, other.starts)
         assert not torch.equal(one.starts, make(a).sample(32, 2, 0.9, generator(4)).starts)
@@ -147,7 +147,7 @@ def test_priorities_give_chances_and_weights():
     replay = kit.make(None, 1, 10)
     for t in range(3):
         replay.add(kit.record([kit.Row(t)]))
-    sampler = Prioritised(replay, alpha=1.0, beta=1.0, floor=0.0)
+    sampler = Prioritized(replay, alpha=1.0, beta=1.0, floor=0.0)
     first = sampler.sample(8, 1, 0.9, generator())
     assert first.weight.tolist() == [1] * 8
     sampler.update_priorities(torch.tensor([0, 1]), torch.tensor([1.0, 3.0]))
@@ -173,7 +173,7 @@ def test_priorities_give_chances_and_weights():
 def test_priorities_follow_the_ring(events):
     """Whatever happened, the tree holds each complete start's priority and nothing else, as one built afresh does."""
     replay = kit.make(None, 2, 12)
-    sampler = Prioritised(replay, alpha=1.0, floor=0.0)
+    sampler = Prioritized(replay, alpha=1.0, floor=0.0)
     known: dict[int, float] = {}
     largest, number = 1.0, 0
     for what, k in events:
@@ -204,7 +204,7 @@ def test_priorities_follow_the_ring(events):
     for i in index.tolist():
         expected[i % len(expected)] = known.get(i, largest)
     assert np.array_equal(sampler._tree.leaves(np.arange(len(expected))), expected)
-    again = Prioritised(replay, alpha=1.0, floor=0.0)
+    again = Prioritized(replay, alpha=1.0, floor=0.0)
     again.load(learner_kit.snapshot(sampler.state()))
     a, b = (one.sample(16, 2, 0.9, generator(5)) for one in (sampler, again))
     assert torch.equal(a.starts, b.starts)
@@ -213,7 +213,7 @@ def test_priorities_follow_the_ring(events):
 
 def test_priorities_that_are_none_are_refused_and_steps_that_are_gone_passed_over():
     replay = filled()
-    sampler = Prioritised(replay)
+    sampler = Prioritized(replay)
     got = sampler.sample(4, 1, 0.9, generator())
     for bad in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=r"replay priorities is .*: expected 4 finite numbers, 0 or more"):
@@ -223,7 +223,7 @@ def test_priorities_that_are_none_are_refused_and_steps_that_are_gone_passed_ove
     assert sampler._largest == 1.0
     for field in ("alpha", "beta"):
         with pytest.raises(ConfigError, match=f"replay {field} is 1.5: expected a number from 0 to 1"):
-            Prioritised(replay, **{field: 1.5})
+            Prioritized(replay, **{field: 1.5})
 
 
 def test_returns_of_episodes_become_priorities():

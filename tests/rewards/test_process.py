@@ -41,7 +41,7 @@ from robotrl.rewards.grading import (
     origin,
     summary,
 )
-from robotrl.rewards.network import RewardNetCfg, SightNet, WordEncoder, normalisation
+from robotrl.rewards.network import ImageRewardNet, RewardNetCfg, WordEncoder, normalization
 from robotrl.rewards.process_model import AcceptanceThresholds, HeldOutVerdict, ProcessReward
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree, save_process
 from robotrl.rewards.process_term import ProcessTerm
@@ -90,7 +90,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def labelled(path: Path) -> tuple[Dataset, ProgressLabels]:
+def labeled(path: Path) -> tuple[Dataset, ProgressLabels]:
     dataset = read_dataset(path)
     return dataset, grade(dataset, find_sources(dataset), GradingCfg(), origin(dataset).family)
 
@@ -98,7 +98,7 @@ def labelled(path: Path) -> tuple[Dataset, ProgressLabels]:
 def of_both(*paths: Path) -> Graded:
     parts = []
     for path in paths:
-        dataset, labels = labelled(path)
+        dataset, labels = labeled(path)
         parts.append(graded(dataset, labels, SEEN, origin(dataset).start))
     return join_graded(parts, same_starts=True)
 
@@ -249,7 +249,7 @@ def test_labels_of_a_robots_dataset_by_hand(tmp_path: Path) -> None:
 
 def test_labels_of_real_episodes(demos: Path, failures: Path) -> None:
     for path in (demos, failures):
-        dataset, labels = labelled(path)
+        dataset, labels = labeled(path)
         truth = dataset.episodes["success"].astype(bool)
         assert labels.success.tolist() == truth.tolist()
         for e, (first, last) in enumerate(zip(dataset.offsets[:-1], dataset.offsets[1:], strict=True)):
@@ -262,7 +262,7 @@ def test_labels_of_real_episodes(demos: Path, failures: Path) -> None:
                 assert (label == 0).all() and "end" not in found.kinds
                 # how it ended: a second of it
                 assert known[-20:].all() and not known[:-20].any()
-    dataset, labels = labelled(demos)
+    dataset, labels = labeled(demos)
     rows = {row.family: row for row in summary(labels)}
     assert set(rows) == {"point", "lift"} and sum(row.episodes for row in rows.values()) == 24
     # to lift is to grip first; to point is one movement
@@ -285,7 +285,7 @@ def test_settings_and_datasets_that_say_nothing_are_refused(tmp_path: Path, demo
     with pytest.raises(ConfigError, match="the hand does not move"):
         grade(idle, find_sources(idle), GradingCfg(), ("fold",))
     with raises_naming(ConfigError, "observation", "image_top"):
-        graded(*labelled(demos), ("image_top",), np.arange(24))
+        graded(*labeled(demos), ("image_top",), np.arange(24))
 
 
 # parts
@@ -351,7 +351,7 @@ def test_it_learns_how_far_an_episode_is(trained: ProcessReward, demos: Path, fa
     assert judge(trained.net, process_verdict, LENIENT).verdict == verdict
     # a network that was not trained falls short of what this one reaches
     torch.manual_seed(5)
-    fresh = SightNet(specs(), normalisation(specs(), process_verdict.obs), SMALL.model)
+    fresh = ImageRewardNet(specs(), normalization(specs(), process_verdict.obs), SMALL.model)
     assert judge(fresh, process_verdict, AcceptanceThresholds()).verdict.shortcomings()
 
 
@@ -587,7 +587,7 @@ def test_the_pages_process_reward_is_for_the_run_that_the_pages_train() -> None:
     source = recorded("rewards/process.md")
     shown = {key: spec for key, spec in source.observation_spec.items() if key not in privileged(source)}
     obs = source.reset(0)
-    net = SightNet(shown, normalisation(shown, {key: obs[key].numpy() for key in shown}), SMALL.model)
+    net = ImageRewardNet(shown, normalization(shown, {key: obs[key].numpy() for key in shown}), SMALL.model)
     reward = ProcessReward(
         net, HeldOutVerdict(Interval(0.9, 0.8, 1.0, 9), 0.9, 0.1, 4, AcceptanceThresholds()), {}, "toy"
     )
@@ -658,7 +658,7 @@ def test_from_demonstrations_to_a_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "gripper state.left_finger_pos, state.right_finger_pos; hand state.tip_vel_x_w" in said
     assert "milestones of a success" in said and "lift" in said and "point" in said
     found = json.loads(labels.read_text())
-    dataset, own = labelled(demos)
+    dataset, own = labeled(demos)
     assert found["schema_version"] == 1 and len(found["episodes"]) == 16
     assert np.concatenate([e["progress"] for e in found["episodes"]]) == pytest.approx(own.progress, abs=1e-6)
     assert found["episodes"][0]["milestones"][-1] == {"frame": int(dataset.offsets[1]), "kind": "end"}

@@ -22,8 +22,8 @@ from robotrl.datasets.writer import DatasetWriter
 from robotrl.errors import CapabilityError, ConfigError, DataError
 from robotrl.registry import make_sim
 from robotrl.rewards.calibration import choose_threshold, held, just_before, peaks, rates
-from robotrl.rewards.labels import Labelled, join, label_dataset, label_episodes, replay, split
-from robotrl.rewards.recording import record_labelled
+from robotrl.rewards.labels import Labeled, join, label_dataset, label_episodes, replay, split
+from robotrl.rewards.recording import record_labeled
 from robotrl.rewards.relabel import RewardedSim, with_rewards
 from robotrl.rewards.source import RewardSetup, Score, SimTransition, contribution
 from robotrl.rewards.stored import load_classifier, save_classifier
@@ -129,10 +129,10 @@ def test_the_last_observation_of_a_successful_episode_is_the_success():
     walk = Walk(2)
     actor = Onward(1.0)
     episodes = run_episodes(actor, walk, [4, 3], record=True)  # from 1.0 and 0.5 to the goal at 2.0
-    labelled = label_episodes(episodes, ["walk"])
-    assert labelled.obs["walk"][:, 0].tolist() == [1.0, 2.0, 0.5, 1.5, 2.5]
-    assert labelled.success.tolist() == [False, True, False, False, True]
-    assert labelled.episode.tolist() == [0, 0, 1, 1, 1]
+    labeled = label_episodes(episodes, ["walk"])
+    assert labeled.obs["walk"][:, 0].tolist() == [1.0, 2.0, 0.5, 1.5, 2.5]
+    assert labeled.success.tolist() == [False, True, False, False, True]
+    assert labeled.episode.tolist() == [0, 0, 1, 1, 1]
     with raises_naming(ConfigError, "observation", "wlk", nearest="walk"):
         label_episodes(episodes, ["wlk"])
 
@@ -184,17 +184,17 @@ def test_a_robots_dataset_by_its_last_frames(tmp_path):
         label_dataset(dataset, ["state"], 1)
 
 
-def labelled(lengths: list[int], successes: int) -> Labelled:
+def labeled(lengths: list[int], successes: int) -> Labeled:
     """Episodes of which the first ones succeed; the observation is the episode's number."""
     episode = np.repeat(np.arange(len(lengths)), lengths)
     success = np.zeros(len(episode), bool)
     success[np.cumsum(lengths)[:successes] - 1] = True
-    return Labelled({"x": episode[:, None].astype(np.float32)}, success, episode)
+    return Labeled({"x": episode[:, None].astype(np.float32)}, success, episode)
 
 
 @given(st.lists(st.integers(1, 5), min_size=16, max_size=40), st.integers(0, 1000))
 def test_a_split_parts_episodes_and_never_frames(lengths, seed):
-    whole = labelled(lengths, 8)
+    whole = labeled(lengths, 8)
     parts = split(whole, (0.5, 0.25, 0.25), seed)
     assert sum(len(part.success) for part in parts) == len(whole.success)
     owners = [set(part.episode.tolist()) for part in parts]
@@ -206,13 +206,13 @@ def test_a_split_parts_episodes_and_never_frames(lengths, seed):
 
 def test_a_split_without_successes_is_refused():
     with pytest.raises(ConfigError, match="2 successful episodes and 2 others cannot be dealt"):
-        split(labelled([2] * 4, 2), (0.5, 0.25, 0.25), 0)
+        split(labeled([2] * 4, 2), (0.5, 0.25, 0.25), 0)
     with pytest.raises(ConfigError, match="shares is"):
-        split(labelled([2] * 9, 3), (0.5, 0.4), 0)
+        split(labeled([2] * 9, 3), (0.5, 0.4), 0)
 
 
 def test_joined_sets_keep_their_episodes_apart():
-    both = join([labelled([2, 1], 1), labelled([1, 2], 0)])
+    both = join([labeled([2, 1], 1), labeled([1, 2], 0)])
     assert both.episode.tolist() == [0, 0, 1, 2, 3, 3]
     assert both.num_episodes == 4
     with pytest.raises(ConfigError, match="there are none"):
@@ -232,7 +232,7 @@ def demos(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """(labelled episodes, classifier, its directory), of rollouts of the peg's experts."""
-    data, specs = record_labelled(PEG, options={}, episodes=160)
+    data, specs = record_labeled(PEG, options={}, episodes=160)
     cfg = TrainingCfg(updates=300, max_false_positive=0.05)
     found = train_classifier(data, specs, cfg, {"sim": PEG, "options": ""})
     return data, found, save_classifier(tmp_path_factory.mktemp("classifier") / "peg", found)
@@ -256,7 +256,7 @@ def test_demonstrations_of_another_sim_are_refused(demos):
 
 def test_it_keeps_its_promise_on_new_episodes(trained):
     _, found, _ = trained
-    new, _ = record_labelled(PEG, options={}, episodes=90, split="test", seed=9)
+    new, _ = record_labeled(PEG, options={}, episodes=90, split="test", seed=9)
     seen = measured(found.model, new, found.calibration.threshold, 1, 0)
     # five draws of episodes gave 0, 6, 7, 7 and 17 % false positives, and 3 to 17 % missed; this is the first of them
     assert seen.false_positive.low <= 0.05
@@ -267,7 +267,7 @@ def test_it_keeps_its_promise_on_new_episodes(trained):
 
 
 def test_training_again_gives_the_same():
-    whole = labelled([3] * 80, 40)
+    whole = labeled([3] * 80, 40)
     obs = {"x": whole.success[:, None] + np.random.default_rng(0).standard_normal((240, 1)).astype(np.float32) / 5}
     specs = {"x": Spec((1,), ("a",), ("m",), (-9.0,), (9.0,))}
 
@@ -337,7 +337,7 @@ def test_pictures_are_seen(tmp_path):
         "x": Spec((2,), ("a", "b"), ("m", "m"), (-1.0,) * 2, (1.0,) * 2),
     }
     rng = np.random.default_rng(0)
-    whole = labelled([4] * 80, 40)
+    whole = labeled([4] * 80, 40)
     pictures = rng.integers(0, 100, (len(whole.success), 8, 8, 3)).astype(np.uint8)
     pictures[whole.success, 2:6, 2:6] += 120  # a light goes on
     obs = {"top": pictures, "x": rng.standard_normal((len(pictures), 2)).astype(np.float32)}

@@ -20,7 +20,7 @@ from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.sims.mujoco.tabletop.language import VOCABULARY
 from robotrl.spec import visible
-from robotrl.spec.checks import OtherWord, other_word
+from robotrl.spec.checks import WordDifference, first_word_difference
 from robotrl.training import train
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
 
@@ -61,10 +61,10 @@ def reversed_words(policy: Any, key: str = "instruction") -> Any:
 
 def test_where_vocabularies_differ_first() -> None:
     words = ("", "go", "left")
-    assert other_word(words, words) is None and other_word((), ()) is None
-    assert other_word(words, ("", "left", "go")) == OtherWord(1, "'go'", "'left'")
-    assert other_word(words, words[:2]) == OtherWord(2, "'left'", "none")
-    assert other_word((), words) == OtherWord(0, "none", "''")
+    assert first_word_difference(words, words) is None and first_word_difference((), ()) is None
+    assert first_word_difference(words, ("", "left", "go")) == WordDifference(1, "'go'", "'left'")
+    assert first_word_difference(words, words[:2]) == WordDifference(2, "'left'", "none")
+    assert first_word_difference((), words) == WordDifference(0, "none", "''")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from robotrl.errors import ConfigError
 from robotrl.registry import ALGORITHMS, PRESETS
 from robotrl.removed_presets import REMOVED_PRESETS
 from robotrl.rewards.success import SuccessRewardCfg
-from robotrl.spec.json_fields import RENAMED_FIELDS, RENAMED_VALUES, REVISION, brought_up, check_settings, renamed_field
+from robotrl.spec.json_fields import RENAMED_FIELDS, RENAMED_VALUES, REVISION, check_settings, migrated, renamed_field
 
 
 def as_stored_before(data: dict[str, Any]) -> dict[str, Any]:
@@ -30,9 +30,9 @@ def test_a_config_of_revision_2_means_the_same(name):
     types = {"algo": type(cfg.algo), "policy": type(cfg.policy)}
     now = json.loads(json.dumps(to_json(cfg)))
     before = as_stored_before(now)
-    assert from_json(brought_up(before), types) == from_json(now, types)
-    assert brought_up(before)["revision"] == REVISION
-    assert brought_up(now) == now
+    assert from_json(migrated(before), types) == from_json(now, types)
+    assert migrated(before)["revision"] == REVISION
+    assert migrated(now) == now
 
 
 def stored_with_classifier(**sim: Any) -> dict[str, Any]:
@@ -46,9 +46,9 @@ def stored_with_classifier(**sim: Any) -> dict[str, Any]:
 def test_the_sims_classifier_is_a_reward_source_now(ends):
     cfg = config_of("--sim mujoco/peg-insert --sim.reward shaped --algo ppo")
     types = {"algo": type(cfg.algo), "policy": type(cfg.policy)}
-    found = from_json(brought_up(stored_with_classifier(reward="runs/c", reward_ends=ends)), types)
+    found = from_json(migrated(stored_with_classifier(reward="runs/c", reward_ends=ends)), types)
     assert found == replace(cfg, rewards=(WeightedReward("success", 1.0, SuccessRewardCfg("runs/c", ends=ends)),))
-    assert from_json(brought_up(stored_with_classifier(reward=None, reward_ends=False)), types) == cfg
+    assert from_json(migrated(stored_with_classifier(reward=None, reward_ends=False)), types) == cfg
 
 
 def test_every_new_name_is_a_field_of_some_config():
@@ -65,12 +65,12 @@ def test_an_old_name_beside_the_new_one_is_refused():
     both = {**as_stored_before(json.loads(json.dumps(to_json(cfg))))}
     both["algo"]["gae_lambda"] = 0.5
     with pytest.raises(ConfigError, match="lam"):
-        from_json(brought_up(both), {"algo": type(cfg.algo), "policy": type(cfg.policy)})
+        from_json(migrated(both), {"algo": type(cfg.algo), "policy": type(cfg.policy)})
 
 
 def test_a_file_that_is_no_config_is_left_alone():
     for data in ({}, {"sim": 3, "algo": {"lam": 1}}, {"revision": "x", "sim": {}, "algo": {"lam": 1}}):
-        assert brought_up(data) == data
+        assert migrated(data) == data
 
 
 def test_an_old_flag_is_answered_with_the_new_one(capsys, tmp_path, monkeypatch):
@@ -124,7 +124,7 @@ def test_presets_warm_their_critic_up_for_as_many_iterations_as_before():
         # revision 4 stated the iterations
         before = {key: value for key, value in data["algo"].items() if key != "critic_warmup_env_steps"}
         stored = {**data, "algo": {**before, "critic_warmup": found[name]}, "revision": 4}
-        assert brought_up(stored) == data
+        assert migrated(stored) == data
     assert found == CRITIC_ALONE
 
 
@@ -141,7 +141,7 @@ def test_choices_of_revision_5_are_read_under_their_present_names(capsys, tmp_pa
     cfg = replace(cfg, cache="image-features", init_from="clone")
     now = json.loads(json.dumps(to_json(cfg)))
     before = {**now, "cache": "sight", "algo": {**now["algo"], "progress": "sight"}, "revision": 5}
-    assert brought_up(before) == now and now["algo"]["progress"] == "embedding"
+    assert migrated(before) == now and now["algo"]["progress"] == "embedding"
     for section, names in RENAMED_VALUES.items():
         for field, values in names.items():
             assert (now[section] if section else now)[field] in values.values()

@@ -93,7 +93,7 @@ def mirrored(plans: np.ndarray) -> np.ndarray:
     return out
 
 
-def recoloured(plans: np.ndarray) -> np.ndarray:
+def recolored(plans: np.ndarray) -> np.ndarray:
     """Start states in which red is green, green is blue and blue is red, written out."""
     out = plans.copy()
     later = np.array([1, 2, 0, 4, 5, 3])
@@ -123,7 +123,7 @@ def episodes(plans: Callable[[np.ndarray], np.ndarray], symmetry: Symmetry, step
     two.close()
 
 
-def coloured(pictures: torch.Tensor) -> torch.Tensor:
+def colored(pictures: torch.Tensor) -> torch.Tensor:
     """Where things are: one channel is strong, and the others are alike; of the orange gripper they are not."""
     low, middle, high = pictures.sort(dim=3).values.unbind(3)
     return (high - middle > 60) & (middle - low < 50)
@@ -144,16 +144,16 @@ def test_in_the_mirror_the_tabletop_is_the_same() -> None:
 
 
 def test_with_other_colours_the_tabletop_is_the_same_but_for_shades() -> None:
-    colours = tabletop().symmetries["colours"]
-    assert len(colours) == 5
-    (later,) = [one for one in colours if one.pictures["image_flat_top"].channels == (2, 0, 1)]
-    for wanted, shown in episodes(recoloured, later, 12):
+    colors = tabletop().symmetries["colours"]
+    assert len(colors) == 5
+    (later,) = [one for one in colors if one.pictures["image_flat_top"].channels == (2, 0, 1)]
+    for wanted, shown in episodes(recolored, later, 12):
         assert torch.equal(wanted["instruction"], shown["instruction"])
         for key in ("state", "things"):
             assert torch.allclose(wanted[key], shown[key], atol=1e-4), key
         for camera in CAMERAS:
             old, new = wanted[f"image_{camera}"].float(), shown[f"image_{camera}"].float()
-            things = coloured(old) & coloured(new)
+            things = colored(old) & colored(new)
             assert things.sum() > 500
             assert (old.argmax(3) == new.argmax(3))[things].float().mean() > 0.99, camera
 
@@ -225,7 +225,7 @@ def test_colours_that_nobody_names_are_exchanged_around_the_one_that_is_named() 
 
 
 def test_all_that_is_allowed_is_drawn_alike() -> None:
-    things = [f"{colour} can" for colour in ("red", "green", "blue")]
+    things = [f"{color} can" for color in ("red", "green", "blue")]
     sentences = [f"push the {thing} {way}" for thing in things for way in DIRECTIONS[:2]]
     sim, obs, chunk = demonstrated(sentences, 600)
     assert len(changes_of(KINDS, sim)) == 12

@@ -64,10 +64,10 @@ def _patches(model: Any, pixels: Tensor) -> dict[str, Tensor]:
     """Patches (B * h * w, values), grouped by merged token; a still image is repeated along the time axis."""
     vision = model.config.vision_config
     patch, merge, times = vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size
-    batch, colours, height, width = pixels.shape
+    batch, colors, height, width = pixels.shape
     down, across = height // patch, width // patch
-    cut = pixels.reshape(batch, colours, down // merge, merge, patch, across // merge, merge, patch)
-    cut = cut.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(batch * down * across, colours, 1, patch, patch)
+    cut = pixels.reshape(batch, colors, down // merge, merge, patch, across // merge, merge, patch)
+    cut = cut.permute(0, 2, 5, 3, 6, 1, 4, 7).reshape(batch * down * across, colors, 1, patch, patch)
     grid = torch.tensor([[1, down, across]] * batch, device=pixels.device)
     return {"pixel_values": cut.expand(-1, -1, times, -1, -1).flatten(1), "image_grid_thw": grid}
 

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig, LlamaModel, SmolVLMConfig, SmolVLMForConditionalGeneration
 
 from robotrl.errors import ConfigError
-from robotrl.policies.networks.recompute import through
+from robotrl.policies.networks.activation_checkpointing import checkpointed_call
 from robotrl.policies.vla.networks.context import ContextSizes, SplitContext, mean_over
 from robotrl.policies.vla.networks.flow_time import time_features
 
@@ -149,7 +149,7 @@ class SmolVla(nn.Module):
         rotation = rotations(token_mask.long().cumsum(dim=1) - 1, self.cfg.head_width, hidden.dtype)
         keys, values = list[Tensor](), list[Tensor]()
         for index, layer in enumerate(model.text_model.layers):
-            hidden, k, v = through(layer, self._see_in, layer, hidden, rotation, among[:, None])
+            hidden, k, v = checkpointed_call(layer, self._see_in, layer, hidden, rotation, among[:, None])
             keep = self._for_expert(index, k, v)
             keys.append(keep[0])
             values.append(keep[1])
@@ -179,9 +179,9 @@ class SmolVla(nn.Module):
         for index, (layer, kept) in enumerate(zip(self.vlm_with_expert.lm_expert.layers, remembered, strict=True)):
             k, v = (self._split(part) for part in kept)
             if index % cfg.self_every:
-                hidden = through(layer, self._move_in, layer, hidden, k, v, alone, seen)
+                hidden = checkpointed_call(layer, self._move_in, layer, hidden, k, v, alone, seen)
             else:
-                hidden = through(layer, self._move_among, layer, hidden, k, v, behind, both_masks)
+                hidden = checkpointed_call(layer, self._move_among, layer, hidden, k, v, behind, both_masks)
         return self.vlm_with_expert.lm_expert.norm(hidden)
 
     def _see_in(

@@ -72,7 +72,7 @@ class Vlm(AutoregressiveVla):
         made = read_config(cfg.config)
         text = made.get_text_config()
         super().__init__(cfg, int(text.hidden_size), cfg.end)
-        check_eyes(made)
+        check_vision_layer(made)
         check_image(made, cfg.image)
         self.cfg, self.family, self._before = cfg, family_of(made), before
         self.vlm: Any = AutoModelForImageTextToText.from_config(made)
@@ -208,7 +208,7 @@ def image_of(config: Any) -> int | None:
     return int(size if isinstance(size, int) else size[0])
 
 
-def check_eyes(config: Any) -> None:
+def check_vision_layer(config: Any) -> None:
     """Check that the vision encoder has the layer that the config selects.
 
     Raises:

@@ -60,8 +60,8 @@ def main(argv: Sequence[str]) -> int:
         print(summary_line(args.policy), flush=True)
         print("working out an update, which takes some 10 to 60 s", file=sys.stderr, flush=True)
     from robotrl.config import LoraCfg
-    from robotrl.memory_estimate.estimate import Load, adapt_alike, described, footprint, without_memory
-    from robotrl.policies.networks.recompute import recompute
+    from robotrl.memory_estimate.estimate import Load, described, estimate_memory, on_meta_device, stand_in_adapters
+    from robotrl.policies.networks.activation_checkpointing import recompute
     from robotrl.run.policy_checkpoint import describe
 
     if stored:
@@ -71,12 +71,14 @@ def main(argv: Sequence[str]) -> int:
         from robotrl.memory_estimate.model_sizes import interface, published
 
         kind, make = "", partial(published, args.policy, interface(args.policy))
-    with without_memory(kind):
+    with on_meta_device(kind):
         policy = make()
         if args.rank:
-            adapt_alike(policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads, bf16_base=args.bf16_base))
+            stand_in_adapters(
+                policy, LoraCfg(args.rank, targets=args.targets, heads=args.heads, bf16_base=args.bf16_base)
+            )
         load = Load(args.rows, args.steps, bf16=args.bf16, processes=args.processes)
-        print(f"as it is:   {footprint(policy, load, policy.observation_spec).line()}", flush=True)
+        print(f"as it is:   {estimate_memory(policy, load, policy.observation_spec).line()}", flush=True)
         recompute(policy)
-        print(f"recomputed: {footprint(policy, load, policy.observation_spec).line()}")
+        print(f"recomputed: {estimate_memory(policy, load, policy.observation_spec).line()}")
     return 0

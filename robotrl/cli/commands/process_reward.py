@@ -106,7 +106,7 @@ def _milestones(argv: Sequence[str]) -> int:
     args = parse(MilestoneArgs, "robotrl reward milestones", argv)
     if args.out is not None:
         writable("--out", args.out, (".json",), inputs=[args.dataset])
-    found = _labelled(args.dataset, args.where, args.accept_data)
+    found = _labeled(args.dataset, args.where, args.accept_data)
     print(_found(found))
     if args.out is not None:
         args.out.write_text(json.dumps(_labels_to_json(found)) + "\n")
@@ -131,7 +131,7 @@ def _process(argv: Sequence[str]) -> int:
     with fresh_folder("--out", args.out, inputs=inputs):
         policy = None if args.reader is None else merged(load_policy(args.reader))
         seen = None if policy is None else policy.observation_spec
-        found = [_labelled(path, args.where, args.accept_data, seen) for path in args.dataset]
+        found = [_labeled(path, args.where, args.accept_data, seen) for path in args.dataset]
         graded, specs = _graded(found, args.keys if seen is None else tuple(seen))
         for one in found:
             print(_found(one))
@@ -151,7 +151,7 @@ def _judge(argv: Sequence[str]) -> int:
 
     reward = load_process(args.path)
     seen = reward.net.observation_spec
-    found = [_labelled(path, args.where, args.accept_data, seen) for path in args.dataset]
+    found = [_labeled(path, args.where, args.accept_data, seen) for path in args.dataset]
     graded, _ = _graded(found, tuple(seen))
     return _say(judge(reward.net, graded, reward.verdict.bar), "episodes")
 
@@ -169,7 +169,7 @@ class Found(NamedTuple):
     hand: tuple[FrameNumber, ...]
 
 
-def _labelled(path: Path, where: Where, accept: bool, seen: Mapping[str, Spec] | None = None) -> Found:
+def _labeled(path: Path, where: Where, accept: bool, seen: Mapping[str, Spec] | None = None) -> Found:
     """Read and label a dataset; its observations must match the specs `seen`, if given."""
     from robotrl.datasets.agreement.agree import agree
     from robotrl.datasets.reader import read_dataset

@@ -104,7 +104,7 @@ def _train(argv: Sequence[str]) -> int:
     args, options = parse_with_sim(TrainArgs, "robotrl reward train", argv, lambda args: sim_options(args.sim))
     check_seed(args.seed)
     SIMS.check(args.sim)
-    from robotrl.rewards.recording import record_labelled
+    from robotrl.rewards.recording import record_labeled
     from robotrl.rewards.stored import save_classifier
     from robotrl.rewards.training import TrainingCfg, train_classifier
 
@@ -118,7 +118,7 @@ def _train(argv: Sequence[str]) -> int:
     )
     inputs = [*args.dataset, *([args.policy] if args.policy else [])]
     with fresh_folder("--out", args.out, inputs=inputs):
-        labelled, specs = record_labelled(
+        labeled, specs = record_labeled(
             args.sim,
             options=options,
             episodes=args.episodes,
@@ -133,12 +133,12 @@ def _train(argv: Sequence[str]) -> int:
             "sim": args.sim,
             "options": "\n".join(f"{name}={json.dumps(value)}" for name, value in options.items()),
         }
-        trained = train_classifier(labelled, specs, cfg, about)
+        trained = train_classifier(labeled, specs, cfg, about)
         save_classifier(args.out, trained)
     calibration = trained.calibration
     print(
-        f"{args.out}: {len(labelled.success):,} observations of {labelled.num_episodes} episodes, of which"
-        f" {int(labelled.success.sum()):,} show a success"
+        f"{args.out}: {len(labeled.success):,} observations of {labeled.num_episodes} episodes, of which"
+        f" {int(labeled.success.sum()):,} show a success"
     )
     print(
         f"threshold {calibration.threshold:.4f}, chosen on {calibration.episodes} held-out episodes for false alarms in"
@@ -153,12 +153,12 @@ def _check(argv: Sequence[str]) -> int:
     check_seed(args.seed)
     if args.sim is not None:
         SIMS.check(args.sim)
-    from robotrl.rewards.recording import record_labelled
+    from robotrl.rewards.recording import record_labeled
     from robotrl.rewards.stored import load_classifier
     from robotrl.rewards.training import measured
 
     trained = load_classifier(args.path)
-    labelled, _ = record_labelled(
+    labeled, _ = record_labeled(
         args.sim or str(trained.about["sim"]),
         options={**_options_of(trained), **options},
         episodes=args.episodes,
@@ -168,7 +168,7 @@ def _check(argv: Sequence[str]) -> int:
         keys=tuple(trained.model.observation_spec),
     )
     calibration = trained.calibration
-    rates = measured(trained.model, labelled, calibration.threshold, calibration.steps, calibration.grace)
+    rates = measured(trained.model, labeled, calibration.threshold, calibration.steps, calibration.grace)
     _say(rates, f"new episodes of split {args.split}")
     if rates.false_positive.low > calibration.bound:
         print(f"more false alarms than the {100 * calibration.bound:g} % that the threshold was chosen for")

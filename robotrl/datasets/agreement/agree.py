@@ -16,13 +16,13 @@ from robotrl.datasets.agreement import bounds
 from robotrl.datasets.agreement.issues import DataIssue, settle
 from robotrl.datasets.agreement.names import names_of, order_of
 from robotrl.datasets.agreement.reorder import channels_last, taken
-from robotrl.datasets.columns import as_seen, channels_first, misfit
+from robotrl.datasets.columns import channels_first, match_policy_columns, misfit
 from robotrl.datasets.layout import ACTION, observation_key
 from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError
 from robotrl.spec import Spec, is_picture
+from robotrl.spec.checks import first_word_difference
 from robotrl.spec.checks import misfit as misfit_of_array
-from robotrl.spec.checks import other_word
 from robotrl.transforms import Affine, Transform, TransformGroup
 
 RATE = 1e-6
@@ -55,7 +55,7 @@ def agree(
         observation_spec: observations to read, by the sim's keys.
         action_spec: the action; None where none is read.
         control_dt_s: seconds between two actions; None where the rate does not count.
-        columns: see `as_seen`.
+        columns: see `match_policy_columns`.
         field: the setting that `columns` comes from, for errors.
         beside: optional arrays, checked if the dataset has them.
         inputs: input normalization of a policy that was trained before.
@@ -67,7 +67,7 @@ def agree(
     """
     if control_dt_s is not None:
         _same_rate(dataset, 1 / control_dt_s)
-    dataset = as_seen(dataset, observation_spec, columns, field, action_spec)
+    dataset = match_policy_columns(dataset, observation_spec, columns, field, action_spec)
     wanted = {observation_key(key): spec for key, spec in {**(beside or {}), **observation_spec}.items()}
     wanted = {name: spec for name, spec in wanted.items() if name in dataset.features}
     if action_spec is not None:
@@ -143,7 +143,7 @@ def _same_rate(dataset: Dataset, rate_hz: float) -> None:
 def _same_words(dataset: Dataset, name: str, spec: Spec) -> None:
     """Check the vocabulary of a column, and the word ids of its frames."""
     found = dataset.specs.get(name)
-    differs = None if found is None else other_word(found.words, spec.words)
+    differs = None if found is None else first_word_difference(found.words, spec.words)
     if differs is not None:
         raise ConfigError(
             f"{name} of dataset {dataset.root} has {differs.before} as word {differs.number}: the policy has"

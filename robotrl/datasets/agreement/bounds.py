@@ -34,7 +34,7 @@ UNSTATED = ("", "?")
 """Unit texts that stand for an unknown unit."""
 
 
-class Beyond(NamedTuple):
+class OutOfBounds(NamedTuple):
     """The array element that is out of bounds in the most frames."""
 
     element: int
@@ -48,7 +48,7 @@ class Beyond(NamedTuple):
     """Its excess, as a fraction of the element's range."""
 
 
-def beyond(values: np.ndarray, spec: Spec, slack: float) -> Beyond | None:
+def most_out_of_bounds(values: np.ndarray, spec: Spec, slack: float) -> OutOfBounds | None:
     """Find the element that is out of bounds in the most frames; None if no element is.
 
     Args:
@@ -70,15 +70,15 @@ def beyond(values: np.ndarray, spec: Spec, slack: float) -> Beyond | None:
     j = int(np.argmax(frames))
     row, inner = np.unravel_index(int(np.argmax(over[:, :, j])), over.shape[:2])
     value = float(rows[row, inner, j])
-    return Beyond(j, int(frames[j]), float(frames[j]) / len(values), value, float(over[row, inner, j]))
+    return OutOfBounds(j, int(frames[j]), float(frames[j]) / len(values), value, float(over[row, inner, j]))
 
 
-def range_text(name: str, found: Beyond, total: int, spec: Spec) -> str:
+def range_text(name: str, found: OutOfBounds, total: int, spec: Spec) -> str:
     """Text about out-of-bounds numbers, for errors and warnings.
 
     Args:
         name: name of the array.
-        found: result of `beyond`.
+        found: result of `most_out_of_bounds`.
         total: total number of frames.
         spec: spec of the array.
     """
@@ -122,7 +122,7 @@ def issue_of(name: str, values: np.ndarray, spec: Spec, commanded: bool) -> tupl
         spec: expected bounds and units.
         commanded: whether they are actions.
     """
-    found = beyond(values, spec, COMMANDED if commanded else MEASURED)
+    found = most_out_of_bounds(values, spec, COMMANDED if commanded else MEASURED)
     if found is not None:
         text = range_text(name, found, len(values), spec)
         if commanded and found.share > MOST and found.by > NEAR:

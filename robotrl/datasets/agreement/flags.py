@@ -33,7 +33,7 @@ def flags(dataset: Dataset, column: str) -> np.ndarray:
     raise DataError(f"dataset {dataset.root}: {column} {_values_text(values, wrong, dataset.offsets)}")
 
 
-def odd_flags(
+def flag_issues(
     features: Mapping[str, Feature], frames: Mapping[str, np.ndarray], offsets: np.ndarray
 ) -> tuple[DataIssue, ...]:
     """Doubts about flag columns: values other than 0 and 1, and episode ends within an episode.

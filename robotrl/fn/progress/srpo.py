@@ -44,7 +44,7 @@ def dbscan(points: Tensor, eps: float, least: int) -> Tensor:
     return label.to(points.device)
 
 
-def centres(successes: Tensor, eps: float, least: int) -> Tensor:
+def centers(successes: Tensor, eps: float, least: int) -> Tensor:
     """Centers (k, F) of the clusters of embedded successes (n, F), or their mean (1, F) if there is no cluster.
 
     Features are standardized over the successes before the clustering.
@@ -85,7 +85,7 @@ def progress_reward(
         won, lost = (torch.nonzero((task == one) & ended)[:, 0] for ended in (success, ~success))
         if not len(won) or not len(lost):
             continue
-        far = torch.cdist(embedding[lost], centres(embedding[won], eps, least)).amin(dim=1)
+        far = torch.cdist(embedding[lost], centers(embedding[won], eps, least)).amin(dim=1)
         low, high = far.min(), far.max()
         scaled = (far - low) / (high - low) if high - low > FLOOR else torch.full_like(far, 0.5)
         reward[lost] = cap * torch.sigmoid(steepness * (0.5 - scaled))

@@ -26,7 +26,7 @@ from robotrl.importers.vlm.fields import read_pixels
 from robotrl.importers.vlm.prompt import check_prompt
 from robotrl.importers.vlm.weights import check_files, read_model, ties
 from robotrl.policies.vla.networks.autoregressive import Decoding
-from robotrl.policies.vla.networks.vlm import VlmCfg, check_eyes, family_of, image_of, read_config
+from robotrl.policies.vla.networks.vlm import VlmCfg, check_vision_layer, family_of, image_of, read_config
 from robotrl.policies.vla.pretrained_vlm import VlmPolicy, VlmPolicyCfg
 from robotrl.policies.vla.roles import roles
 from robotrl.run.policy_checkpoint import probe_observations
@@ -123,7 +123,7 @@ def _config(path: Path, config: Mapping[str, Any]) -> Any:
         )
     try:
         made = read_config(config)
-        check_eyes(made)
+        check_vision_layer(made)
     except ConfigError as error:
         raise DataError(f"{path}/config.json: {error}") from error
     return made

@@ -47,12 +47,12 @@ from robotrl.learners.actor.process import (
 )
 from robotrl.learners.learner import Setup, Watch
 from robotrl.learners.off_policy import PolicyBuilder
-from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, worth_logging
+from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, loggable_scalars
 from robotrl.replay.buffer import StepRecord
 from robotrl.replay.corrections import add_corrections
 from robotrl.replay.types import HUMAN
 from robotrl.rollout.collector import Collected
-from robotrl.run.locking import stop_wished
+from robotrl.run.locking import stop_requested
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import Arrays, VecSim
 from robotrl.utils.safe_path import safe_children
@@ -175,7 +175,7 @@ class ActorProcess:
                     return self._last()
                 if time.monotonic() >= end:
                     raise
-            if not stopping and not self._ready and stop_wished():
+            if not stopping and not self._ready and stop_requested():
                 stopping, end = True, min(end, time.monotonic() + STOP_S)
 
     def _last(self) -> Any:
@@ -283,7 +283,7 @@ class RemoteReplayCollector:
         Raises:
             RobotrlError: see `take`.
         """
-        return worth_logging(self.take(steps)) | self.scalars()
+        return loggable_scalars(self.take(steps)) | self.scalars()
 
     def scalars(self) -> dict[str, float]:
         """Return the scalars to log of the actor process."""
@@ -335,7 +335,7 @@ class RemoteReplayCollector:
     def _replace(self, what: str) -> None:
         """End an actor; the next request starts a new one."""
         self.close()
-        if stop_wished():
+        if stop_requested():
             raise RobotrlError(f"the actor's process {what}, and the run was asked to stop: its last checkpoint stands")
         self.restarts += 1
         if self.restarts > self._cfg.restarts:

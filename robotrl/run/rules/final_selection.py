@@ -12,7 +12,7 @@ from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasStateIds, VecSim
 
 
-def look_again(cfg: TrainCfg[Any, Any], run: Run, sim: VecSim) -> dict[int, float]:
+def reevaluate_best(cfg: TrainCfg[Any, Any], run: Run, sim: VecSim) -> dict[int, float]:
     """Choose the best checkpoint of a finished run on starts of split val that no evaluation used.
 
     Kept checkpoints whose 95 % success interval overlaps that of the best one are evaluated on

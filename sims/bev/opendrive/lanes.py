@@ -104,7 +104,7 @@ def add_lanes(net: Network) -> None:
             for k, section in enumerate(sections):
                 low, high = np.searchsorted(s, [section.start - 1e-6, section.end + 1e-6])
                 _add_section(net, road, k, section, s[low:high], pose[low:high], _turn(net, pose))
-                _add_neighbours(net, road, k, section)
+                _add_neighbors(net, road, k, section)
 
 
 def driving(sections: tuple[Section, ...]) -> Iterator[LaneRecord]:
@@ -259,7 +259,7 @@ def unfolded(points: Floats, tangents: Floats) -> NDArray[np.intp]:
     return kept
 
 
-def _add_neighbours(net: Network, road: XodrRoad, k: int, section: Section) -> None:
+def _add_neighbors(net: Network, road: XodrRoad, k: int, section: Section) -> None:
     """Link neighbouring lanes; with right-hand traffic the inner lane is the left one."""
     if road.junction is not None:
         return

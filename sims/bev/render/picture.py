@@ -36,13 +36,13 @@ LAYERS = (
 EGO = (250, 214, 90)
 
 
-def colours() -> NDArray[np.uint8]:
+def colors() -> NDArray[np.uint8]:
     """Colour table (1 << raster.BITS, 3) of all packed pixel values."""
     bits = np.arange(1 << raster.BITS)
     out = np.empty((len(bits), 3), np.uint8)
     out[:] = BACKGROUND
-    for bit, colour in LAYERS:
-        out[bits & bit > 0] = colour
+    for bit, color in LAYERS:
+        out[bits & bit > 0] = color
     return out
 
 
@@ -58,7 +58,7 @@ def draw(core: DrivingCore, ids: Sequence[int], width: int, height: int) -> NDAr
     core.machine.wait()
     views = raster.make_views(np.zeros, raster.RasterCfg(height, width, ppm, BEHIND), core.num_envs, packed=True)
     draw_envs(core.bank.arrays, core.world, views, raster.channel_table(), envs, 0, len(envs))
-    out = colours()[views.packed[envs]]
+    out = colors()[views.packed[envs]]
     middle_row, middle_column = height * (1 - BEHIND), width / 2
     half, wide = 0.5 * ppm * core.world.agents["length"][0, 0], 0.5 * ppm * core.world.agents["width"][0, 0]
     rows, columns = (slice(round(m - h), round(m + h)) for m, h in ((middle_row, half), (middle_column, wide)))

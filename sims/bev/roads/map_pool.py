@@ -14,7 +14,7 @@ from robotrl.sims.bev.roads.maps import CELL_M, GRID_M, RoadMap
 from robotrl.sims.bev.world import Maps
 
 
-class _Growing:
+class _GrowingArray:
     """Growable array with spare capacity."""
 
     def __init__(self, machine: Backend, dtype: Any) -> None:
@@ -66,7 +66,7 @@ class MapPool:
     def __init__(self, machine: Backend, build: Callable[[tuple[str, int]], RoadMap]) -> None:
         self._build = build
         self._numbers: dict[tuple[str, int], int] = {}
-        self._parts = {name: _Growing(machine, dtype) for name, dtype in FIELDS.items()}
+        self._parts = {name: _GrowingArray(machine, dtype) for name, dtype in FIELDS.items()}
         self.names: list[str] = []
         self.junction_lanes = 1
         """Largest number of junction lanes of any map so far."""

@@ -76,19 +76,19 @@ def finish(builder: RoadBuilder) -> RoadMap:
     if not builder.routes:
         raise ConfigError(f"map {builder.name!r} has no routes: expected one or more")
     lanes = np.zeros(len(builder.lanes), tables.LANE)
-    centres = [lane.points for lane in builder.lanes]
-    points = np.concatenate([_poses(centre) for centre in centres])
+    centers = [lane.points for lane in builder.lanes]
+    points = np.concatenate([_poses(center) for center in centers])
     leads_in = {n for lane in builder.lanes for n in lane.next}
     first = junctions = 0
-    for i, (lane, centre) in enumerate(zip(builder.lanes, centres, strict=True)):
+    for i, (lane, center) in enumerate(zip(builder.lanes, centers, strict=True)):
         if len(lane.next) > MAX_SUCCESSORS:
             raise ConfigError(
                 f"map {builder.name!r}, lane {i} leads into {len(lane.next)} lanes: expected {MAX_SUCCESSORS} or fewer"
             )
         row = lanes[i]
-        row["first"], row["count"] = first, len(centre)
-        row["length"], row["spacing"] = lane.length_m, lane.length_m / (len(centre) - 1)
-        row["per_m"] = (len(centre) - 1) / lane.length_m
+        row["first"], row["count"] = first, len(center)
+        row["length"], row["spacing"] = lane.length_m, lane.length_m / (len(center) - 1)
+        row["per_m"] = (len(center) - 1) / lane.length_m
         row["speed"], row["width"] = lane.speed_mps, lane.width_m
         row["left"], row["right"] = lane.left, lane.right
         row["next"] = [*lane.next, *[NONE] * (MAX_SUCCESSORS - len(lane.next))]
@@ -99,11 +99,11 @@ def finish(builder: RoadBuilder) -> RoadMap:
         beside = [n for n in (lane.left, lane.right) if n != NONE]
         row["entry"] = int(i not in leads_in and not lane.junction and not any(n in leads_in for n in beside))
         junctions += lane.junction
-        first += len(centre)
-    _part(builder, lanes, centres)
-    conflicts = _conflicts(builder, lanes, centres)
-    crossings = _crossings(builder, lanes, centres)
-    routes, route_points = _routes(builder, lanes, centres)
+        first += len(center)
+    _part(builder, lanes, centers)
+    conflicts = _conflicts(builder, lanes, centers)
+    crossings = _crossings(builder, lanes, centers)
+    routes, route_points = _routes(builder, lanes, centers)
     tile, origin = _surface(builder, lanes, points)
     segments, nearest = _segments(lanes, points, tile.shape, origin)
     signals = np.zeros(len(builder.signals), tables.SIGNAL)
@@ -135,10 +135,10 @@ def finish(builder: RoadBuilder) -> RoadMap:
     )
 
 
-def _poses(centre: Points) -> Records:
-    yaw = headings(centre)
-    out = np.zeros(len(centre), tables.POINT)
-    out["x"], out["y"] = centre.T
+def _poses(center: Points) -> Records:
+    yaw = headings(center)
+    out = np.zeros(len(center), tables.POINT)
+    out["x"], out["y"] = center.T
     out["cos"], out["sin"] = np.cos(yaw), np.sin(yaw)
     return out
 
@@ -146,7 +146,7 @@ def _poses(centre: Points) -> Records:
 # conflicts
 
 
-def _part(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> None:
+def _part(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> None:
     """Compute how far lanes that leave the same lane into a junction run together."""
     lanes["origin"] = NONE
     for i, lane in enumerate(builder.lanes):
@@ -155,7 +155,7 @@ def _part(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> None:
             lanes[n]["origin"] = i
             for other in ways:
                 if other != n:
-                    apart = np.linalg.norm(centres[n][:, None] - centres[other][None], axis=2).min(1) > CLEARANCE_M
+                    apart = np.linalg.norm(centers[n][:, None] - centers[other][None], axis=2).min(1) > CLEARANCE_M
                     first = int(apart.argmax()) if apart.any() else len(apart) - 1
                     lanes[n]["part"] = max(lanes[n]["part"], first * lanes[n]["spacing"])
 
@@ -168,18 +168,18 @@ def _rank(builder: RoadBuilder, origin: dict[int, int], lane: int) -> tuple[int,
     return signs.get(control, 0), int(builder.lanes[lane].turn), lane
 
 
-def _conflicts(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> Records:
+def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> Records:
     inside = [i for i, lane in enumerate(builder.lanes) if lane.junction]
     origin = {n: i for i, lane in enumerate(builder.lanes) for n in lane.next}
     found: dict[int, list[tuple[Any, ...]]] = {i: [] for i in inside}
-    low = np.array([centres[i].min(0) - CLEARANCE_M for i in inside]).reshape(-1, 2)
-    high = np.array([centres[i].max(0) for i in inside]).reshape(-1, 2)
+    low = np.array([centers[i].min(0) - CLEARANCE_M for i in inside]).reshape(-1, 2)
+    high = np.array([centers[i].max(0) for i in inside]).reshape(-1, 2)
     meet = (low[:, None] <= high[None]).all(2)
     for row, column in np.argwhere(np.triu(meet & meet.T, 1)):
         a, b = inside[row], inside[column]
         if origin.get(a, NONE) == origin.get(b, -2):
             continue  # diverging lanes from one origin: the order on the origin decides
-        near = np.linalg.norm(centres[a][:, None] - centres[b][None], axis=2) < CLEARANCE_M
+        near = np.linalg.norm(centers[a][:, None] - centers[b][None], axis=2) < CLEARANCE_M
         if not near.any():
             continue
         at_a, at_b = np.flatnonzero(near.any(1)), np.flatnonzero(near.any(0))
@@ -198,19 +198,19 @@ def _conflicts(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> R
     return np.array(rows, tables.CONFLICT) if rows else np.zeros(0, tables.CONFLICT)
 
 
-def _crossings(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> Records:
+def _crossings(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> Records:
     rows: list[tuple[Any, ...]] = []
     ends = np.array([(walk.start, walk.end) for walk in builder.crosswalks]).reshape(-1, 2, 2)
     wide = np.array([walk.width_m for walk in builder.crosswalks])[:, None]
     low, high = ends.min(1) - wide, ends.max(1) + wide
-    for i, centre in enumerate(centres):
+    for i, center in enumerate(centers):
         lanes[i]["crossing"] = len(rows)
-        for number in np.flatnonzero((low <= centre.max(0)).all(1) & (high >= centre.min(0)).all(1)):
+        for number in np.flatnonzero((low <= center.max(0)).all(1) & (high >= center.min(0)).all(1)):
             walk = builder.crosswalks[number]
             start, end = np.array(walk.start), np.array(walk.end)
             length = float(np.linalg.norm(end - start))
             along = (end - start) / length
-            rel = centre - start
+            rel = center - start
             u, w = rel @ along, np.abs(rel @ np.array([-along[1], along[0]]))
             # tolerance: up to half a metre beyond the strip's edge counts as on the crosswalk
             over = np.flatnonzero((u > 0) & (u < length) & (w <= walk.width_m / 2 + 0.5))
@@ -224,9 +224,9 @@ def _crossings(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> R
 # routes
 
 
-def _at(centre: Points, s: NDArray[np.float64], length: float) -> Points:
-    along = np.linspace(0.0, length, len(centre))
-    return np.stack([np.interp(s, along, centre[:, 0]), np.interp(s, along, centre[:, 1])], axis=1)
+def _at(center: Points, s: NDArray[np.float64], length: float) -> Points:
+    along = np.linspace(0.0, length, len(center))
+    return np.stack([np.interp(s, along, center[:, 0]), np.interp(s, along, center[:, 1])], axis=1)
 
 
 class _Piece(NamedTuple):
@@ -235,7 +235,7 @@ class _Piece(NamedTuple):
     s: NDArray[np.float64]
 
 
-def _route_line(builder: RoadBuilder, centres: list[Points], choice: RouteChoice) -> _Piece:
+def _route_line(builder: RoadBuilder, centers: list[Points], choice: RouteChoice) -> _Piece:
     """Dense points of a route with lane and position of each; neighbouring lanes are joined by a lane change."""
     pieces: list[_Piece] = []
     start = choice.start_s
@@ -247,7 +247,7 @@ def _route_line(builder: RoadBuilder, centres: list[Points], choice: RouteChoice
         if changes:
             end = min(max(start + 5.0, (start + length - CHANGE_M) / 2), max(length - CHANGE_M, start))
         s = np.arange(start, max(end, start + 0.01), 0.5)
-        pieces.append(_Piece(_at(centres[lane], s, length), np.full(len(s), lane), s))
+        pieces.append(_Piece(_at(centers[lane], s, length), np.full(len(s), lane), s))
         start = 0.0
         if changes and following is not None:
             other = builder.lanes[following].length_m
@@ -255,7 +255,7 @@ def _route_line(builder: RoadBuilder, centres: list[Points], choice: RouteChoice
             over = np.linspace(end, min(end + CHANGE_M, length), 60)
             share = np.linspace(0.0, 1.0, 60)
             blend = (share * share * (3 - 2 * share))[:, None]
-            here, there = _at(centres[lane], over, length), _at(centres[following], over / length * other, other)
+            here, there = _at(centers[lane], over, length), _at(centers[following], over / length * other, other)
             second = share > 0.5
             pieces.append(
                 _Piece(
@@ -277,12 +277,12 @@ def _extent(builder: RoadBuilder, lane: int, side: str) -> float:
     return edge + (0.5 if builder.lanes[lane].junction else 0.0)
 
 
-def _routes(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> tuple[Records, Records]:
+def _routes(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> tuple[Records, Records]:
     routes = np.zeros(len(builder.routes), tables.ROUTE)
     parts: list[Records] = []
     first = 0
     for row, choice in zip(routes, builder.routes, strict=True):
-        part = _route(builder, lanes, centres, _route_line(builder, centres, choice))
+        part = _route(builder, lanes, centers, _route_line(builder, centers, choice))
         row["first"], row["count"] = first, len(part)
         row["length"] = (len(part) - 1) * SPACING_M
         parts.append(part)
@@ -290,7 +290,7 @@ def _routes(builder: RoadBuilder, lanes: Records, centres: list[Points]) -> tupl
     return routes, np.concatenate(parts)
 
 
-def _route(builder: RoadBuilder, lanes: Records, centres: list[Points], line: _Piece) -> Records:
+def _route(builder: RoadBuilder, lanes: Records, centers: list[Points], line: _Piece) -> Records:
     length = float(np.linalg.norm(np.diff(line.points, axis=0), axis=1).sum())
     # exactly 1 m apart, so that distance along the route is an index; up to 1 m is cut off at the end
     count = int(length / SPACING_M)
@@ -299,23 +299,23 @@ def _route(builder: RoadBuilder, lanes: Records, centres: list[Points], line: _P
     along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(line.points, axis=0), axis=1))])
     at = np.arange(count + 1) * SPACING_M
     out = np.zeros(count + 1, tables.ROUTE_POINT)
-    centre = np.stack([np.interp(at, along, line.points[:, 0]), np.interp(at, along, line.points[:, 1])], axis=1)
-    yaw = headings(centre)
+    center = np.stack([np.interp(at, along, line.points[:, 0]), np.interp(at, along, line.points[:, 1])], axis=1)
+    yaw = headings(center)
     source = np.clip(np.searchsorted(along, at), 1, len(along) - 1)
     # interpolate between two dense points of one lane, or extrapolate back from the first point of the next
     step = np.maximum(along[source] - along[source - 1], 1e-9)
     same = line.lane[source] == line.lane[source - 1]
     rate = np.where(same, (line.s[source] - line.s[source - 1]) / step, 1.0)
     lane_s = np.maximum(line.s[source] - rate * (along[source] - at), 0.0)
-    out["x"], out["y"] = centre.T
+    out["x"], out["y"] = center.T
     out["cos"], out["sin"] = np.cos(yaw), np.sin(yaw)
     turned = np.diff(np.unwrap(yaw), append=np.unwrap(yaw)[-1])
     out["curvature"] = np.convolve(turned / SPACING_M, np.ones(5) / 5, "same")
     out["lane"], out["lane_s"] = line.lane[source], lane_s
     for lane in np.unique(out["lane"]):
         on = out["lane"] == lane
-        there = _at(centres[lane], out["lane_s"][on].astype(np.float64), float(lanes[lane]["length"]))
-        left = (centre[on] - there)[:, 1] * np.cos(yaw[on]) - (centre[on] - there)[:, 0] * np.sin(yaw[on])
+        there = _at(centers[lane], out["lane_s"][on].astype(np.float64), float(lanes[lane]["length"]))
+        left = (center[on] - there)[:, 1] * np.cos(yaw[on]) - (center[on] - there)[:, 0] * np.sin(yaw[on])
         out["lane_left"][on] = left
         out["left"][on] = _extent(builder, int(lane), "left") - left
         out["right"][on] = _extent(builder, int(lane), "right") + left
@@ -408,8 +408,8 @@ def _surface(builder: RoadBuilder, lanes: Records, points: Records) -> tuple[NDA
     for i, lane in enumerate(builder.lanes):
         half = lane.width_m / 2
         if not lane.junction:
-            for at, neighbour, solid in ((half, lane.left, lane.left_solid), (-half, lane.right, lane.right_solid)):
-                if neighbour != NONE and not solid:
+            for at, neighbor, solid in ((half, lane.left, lane.left_solid), (-half, lane.right, lane.right_solid)):
+                if neighbor != NONE and not solid:
                     strip(i, at, at, tables.BROKEN, 3.0)
                 else:
                     strip(i, at, at, tables.SOLID)

@@ -259,7 +259,7 @@ def _arms(builder: RoadBuilder, rng: np.random.Generator, lanes: int, speed: flo
     ]
 
 
-def signalled(rng: np.random.Generator) -> RoadBuilder:
+def signaled(rng: np.random.Generator) -> RoadBuilder:
     """Four-way crossing with lights: opposite roads share a phase, left turns yield to oncoming cars."""
     builder = RoadBuilder("signal")
     speed = float(rng.uniform(8.0, 13.9))
@@ -278,7 +278,7 @@ def signalled(rng: np.random.Generator) -> RoadBuilder:
     return builder
 
 
-def unsignalled(rng: np.random.Generator) -> RoadBuilder:
+def unsignaled(rng: np.random.Generator) -> RoadBuilder:
     """Crossing of three or four roads; the minor ones have a stop or yield sign."""
     builder = RoadBuilder("crossing")
     speed = float(rng.uniform(8.0, 11.0))
@@ -312,8 +312,8 @@ FAMILIES: dict[str, Callable[[np.random.Generator], RoadBuilder]] = {
     "lane-change": lane_change,
     "merge": merge,
     "roundabout": roundabout,
-    "signal": signalled,
-    "crossing": unsignalled,
+    "signal": signaled,
+    "crossing": unsignaled,
 }
 """Road families by name."""
 

@@ -78,20 +78,20 @@ class HumanoidScore(ContactScore):
         mass = np.asarray(physics.model.body_mass)
         self._share: Array = mass / mass.sum()
 
-    def _centre_x(self) -> Array:
+    def _center_x(self) -> Array:
         """Centre of mass x (N,) as the last step left it, up to one physics step behind the state."""
         return np.einsum("nb,b->n", self._x, self._share)
 
     def before(self) -> None:
         """Store the centre of mass before the step."""
-        self._x_before[:] = self._centre_x()
+        self._x_before[:] = self._center_x()
 
     def after(self) -> tuple[Array, NDArray[np.bool_]]:
         """Reward and end of the last step."""
         contact = self._contact_cost * np.vecdot(self._wrenches, self._wrenches)
         low, high = self._contact_cost_range
         healthy = (self._z > self._z_range[0]) & (self._z < self._z_range[1])
-        reward = (self._centre_x() - self._x_before) * (self._forward / (ROBOT.timestep_s * ROBOT.substeps))
+        reward = (self._center_x() - self._x_before) * (self._forward / (ROBOT.timestep_s * ROBOT.substeps))
         reward += self._healthy_reward * healthy
         reward -= self._ctrl_cost * np.vecdot(self._ctrl, self._ctrl)
         reward -= np.minimum(np.maximum(contact, low), high)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.manipulation.expert_noise import ArmExpert
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
-from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.peg_insert import PegInsert
 
 Array = NDArray[np.float64]
@@ -84,13 +84,13 @@ class PegExpert(ArmExpert[PegInsert]):
         action[:, 0] = cos * want_x - sin * want_y
         action[:, 1] = sin * want_x + cos * want_y
         action[:, 2] = want_z
-        action[:, :3] *= self._handicap.gain / STEP_M
+        action[:, :3] *= self._noise.gain / STEP_M
         action[:, 3] = -turn / YAW_STEP_RAD
-        return self._handicap.shake(action)
+        return self._noise.shake(action)
 
     def _begin(self, envs: NDArray[np.int64]) -> None:
-        self._handicap.begin(envs)
+        self._noise.begin(envs)
         self._phase[envs] = APPROACH
         self._sweep[envs] = np.where(self.mode[envs] == 0, 1.0, -1.0)
-        self._bias[envs] = self._handicap.errors(len(envs), (0.003, 0.003, 0.03))
-        self._handicap.slow(envs)
+        self._bias[envs] = self._noise.errors(len(envs), (0.003, 0.003, 0.03))
+        self._noise.slow(envs)

@@ -49,7 +49,7 @@ SUCCESS_SPEED_MPS = 0.05
 """Success: largest speed of the block."""
 WITHDRAWN_M = 0.035
 """Success: smallest height of the fingertips above the block's centre."""
-METRES_PER_TIP_M = 0.5
+METERS_PER_TIP_M = 0.5
 """Weight of the distance between fingertips and block in the distance to the goal."""
 CARRY_ABOVE_M = 0.03
 """Height above its place on the pedestal at which the block is carried, in the path of the shaped reward."""
@@ -185,7 +185,7 @@ class PickPlace(BlockTask):
         # far from the pedestal the path leads over a point above it; near it, straight down
         detour = CARRY_ABOVE_M * np.clip(across / PEDESTAL_HALF_WIDTH_M - 0.5, 0.0, 1.0)
         tip = np.sqrt((self.to_block_w**2).sum(axis=1))
-        return across + np.abs(away[:, 2] + detour) + detour + METRES_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
+        return across + np.abs(away[:, 2] + detour) + detour + METERS_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.manipulation.expert_noise import ArmExpert
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
-from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.pick_place import BLOCK_HALF_M, CARRY_ABOVE_M, PEDESTAL_HEIGHT_M, PickPlace
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 
@@ -61,9 +61,9 @@ class PickPlaceExpert(ArmExpert[PickPlace]):
         task = self._task
         if started.any():
             envs = np.flatnonzero(started)
-            self._handicap.begin(envs)
-            self._handicap.slow(envs, most=0.35)
-            wrong = self._handicap.errors(len(envs), (0.008, 0.008, 0.004, 0.015, 0.015))
+            self._noise.begin(envs)
+            self._noise.slow(envs, most=0.35)
+            wrong = self._noise.errors(len(envs), (0.008, 0.008, 0.004, 0.015, 0.015))
             self._phase[envs] = ABOVE
             self._block_bias[envs], self._goal_bias[envs, :2] = wrong[:, :3], wrong[:, 3:]
         to_block = task.to_block_w + self._block_bias
@@ -83,11 +83,11 @@ class PickPlaceExpert(ArmExpert[PickPlace]):
         )
         # lower slowly: a dropped block would roll
         action[:, 2] = np.where(phase == SET, np.maximum(action[:, 2], -0.012), action[:, 2])
-        action[:, :3] *= self._handicap.gain / STEP_M
+        action[:, :3] *= self._noise.gain / STEP_M
         action[:, :3] /= np.maximum(np.abs(action[:, :3]).max(axis=1, keepdims=True), 1.0)
         action[:, 3] = np.where(phase < GRIP, self._turn(), 0.0) / YAW_STEP_RAD
         action[:, 4] = np.where(carrying | (phase == GRIP), -1.0, 1.0)
-        return self._handicap.shake(action)
+        return self._noise.shake(action)
 
     def _turn(self) -> Array:
         """Rotation, rad, to the grasp of each env's mode; once aligned, to the nearest grasp."""

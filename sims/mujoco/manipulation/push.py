@@ -41,9 +41,9 @@ SUCCESS_YAW_RAD = 0.15
 """Success: largest yaw error of the block."""
 SUCCESS_SPEED_MPS = 0.05
 """Success: largest speed of the block."""
-METRES_PER_RAD = 0.05
+METERS_PER_RAD = 0.05
 """Weight of the block's yaw error, m per rad, in the distance to the goal."""
-METRES_PER_TIP_M = 0.2
+METERS_PER_TIP_M = 0.2
 """Weight of the distance between tip and block in the distance to the goal."""
 ROOM_M = 0.01
 """Clearance between block and obstacle in the path of the shaped reward."""
@@ -190,7 +190,7 @@ class Push(BlockTask):
         clear = OBSTACLE_RADIUS_M + BLOCK_HALF_M[0] + ROOM_M
         way = way_round(pos[:, :2], self.goal_pos_w[:, :2], self.obstacle_pos_w[:, :2], clear)
         tip = np.sqrt(((self.hand.pos_w - pos) ** 2).sum(axis=1))
-        return way + METRES_PER_RAD * np.abs(self.turn) + METRES_PER_TIP_M * tip
+        return way + METERS_PER_RAD * np.abs(self.turn) + METERS_PER_TIP_M * tip
 
 
 def way_round(start: Array, end: Array, middle: Array, radius_m: float) -> Array:

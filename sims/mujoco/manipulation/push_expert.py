@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.manipulation.arm import wrap
+from robotrl.sims.mujoco.manipulation.expert_noise import ArmExpert
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD, fold
-from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.push import (
     BLOCK_HALF_M,
     OBSTACLE_HEIGHT_M,
@@ -81,9 +81,9 @@ class PushExpert(ArmExpert[Push]):
         """Actions (N, 4); `started` (N,) marks envs at the first step of an episode."""
         if started.any():
             envs = np.flatnonzero(started)
-            self._handicap.begin(envs)
-            self._handicap.slow(envs, most=0.4)
-            wrong = self._handicap.errors(len(envs), (0.012, 0.012, 0.1, 0.008, 0.008))
+            self._noise.begin(envs)
+            self._noise.slow(envs, most=0.4)
+            wrong = self._noise.errors(len(envs), (0.012, 0.012, 0.1, 0.008, 0.008))
             self._goal_bias[envs], self._block_bias[envs] = wrong[:, :3], wrong[:, 3:]
             self._plan(envs)
         task, hand, rows = self._task, self._task.hand, self._all
@@ -111,7 +111,7 @@ class PushExpert(ArmExpert[Push]):
         further = np.minimum(nearest + 3, SAMPLES - 1)
         span = np.maximum(np.sqrt(((self._path[rows, further] - self._path[rows, nearest]) ** 2).sum(axis=1)), 1e-3)
         bend = wrap(self._heading[rows, further] - tangent) / span - 80 * off_left - 14 * wrap(heading - tangent)
-        step = np.clip(1.5 * left_m, 0.003, PUSH_STEP_M) * self._handicap.gain[:, 0]
+        step = np.clip(1.5 * left_m, 0.003, PUSH_STEP_M) * self._noise.gain[:, 0]
         veer = step * np.clip(bend, -CURVATURE_PER_M, CURVATURE_PER_M)
         # the block also moves sideways; a paddle that compensated all of its slip would drift with it
         aside = np.stack([-ahead[:, 1], ahead[:, 0]], axis=1)
@@ -123,12 +123,12 @@ class PushExpert(ArmExpert[Push]):
         pushing = phase == PUSH
         action = np.empty((len(rows), 4))
         high = hand.pos_w[:, 2] > HOVER_M - 0.015
-        approach = np.where((high | (phase == LOWER))[:, None], stand * self._handicap.gain, 0.0)
+        approach = np.where((high | (phase == LOWER))[:, None], stand * self._noise.gain, 0.0)
         action[:, :2] = np.where(pushing[:, None], travel, approach) / STEP_M
         height = np.select([phase == APPROACH], [np.full(len(rows), HOVER_M)], LOW_M)
         action[:, 2] = (height - hand.pos_w[:, 2]) / STEP_M
         action[:, 3] = np.where(pushing, turn + veer, turn) / YAW_STEP_RAD
-        return self._handicap.shake(action)
+        return self._noise.shake(action)
 
     def _switch(self, stand: Array, turn: Array, block: Array, ahead: Array, left_m: Array) -> None:
         """Advance the phase of each env, or plan again, where due."""

@@ -34,7 +34,7 @@ SUCCESS_YAW_RAD = 0.08
 """Success: largest yaw error of the tool."""
 SUCCESS_SPEED_MPS = 0.05
 """Success: largest speed of the tip."""
-METRES_PER_RAD = 0.05
+METERS_PER_RAD = 0.05
 """Weight of the yaw error, m per rad, in the distance to the goal."""
 WORKSPACE_LOW_M = (0.28, -0.35, 0.03)
 WORKSPACE_HIGH_M = (0.70, 0.35, 0.36)
@@ -155,7 +155,7 @@ class Reach(ArmTask[WorldHand]):
 
     def distance(self) -> Array:
         """Distance to success (N,): metres, plus 5 cm per radian of yaw error."""
-        return np.sqrt((self.delta_w**2).sum(axis=1)) + METRES_PER_RAD * np.abs(self.turn)
+        return np.sqrt((self.delta_w**2).sum(axis=1)) + METERS_PER_RAD * np.abs(self.turn)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.manipulation.expert_noise import ArmExpert
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD
-from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.reach import Reach
 
 Array = NDArray[np.float64]
@@ -47,9 +47,9 @@ class ReachExpert(ArmExpert[Reach]):
         """Actions (N, 4); `started` (N,) marks envs at the first step of an episode."""
         if started.any():
             envs = np.flatnonzero(started)
-            self._handicap.begin(envs)
-            self._handicap.slow(envs)
-            self._bias[envs] = self._handicap.errors(len(envs), (0.006, 0.006, 0.006))
+            self._noise.begin(envs)
+            self._noise.slow(envs)
+            self._bias[envs] = self._noise.errors(len(envs), (0.006, 0.006, 0.006))
         task, hand = self._task, self._task.hand
         joints = hand.arm.qpos
         goal = task.goal_pos_w
@@ -63,7 +63,7 @@ class ReachExpert(ArmExpert[Reach]):
         # by the joint angle while far away; by the observed yaw error at the end
         turn = np.where(np.abs(turn) < 0.5, yaw_left, turn)
         action = np.empty((len(turn), 4))
-        action[:, :3] = (task.delta_w + self._bias) * self._handicap.gain / STEP_M
+        action[:, :3] = (task.delta_w + self._bias) * self._noise.gain / STEP_M
         action[:, :3] /= np.maximum(np.abs(action[:, :3]).max(axis=1, keepdims=True), 1.0)
         action[:, 3] = turn / YAW_STEP_RAD
-        return self._handicap.shake(action)
+        return self._noise.shake(action)

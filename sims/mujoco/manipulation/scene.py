@@ -29,9 +29,9 @@ SHAPED_PER_M = 10.0
 AREA_LOW_M = (0.24, -0.40)
 AREA_HIGH_M = (0.74, 0.40)
 """Opposite corners (x, y) of the allowed area; an episode fails when the block's centre leaves it (out of reach)."""
-_CENTRE_M, _HALF_M = np.add(AREA_LOW_M, AREA_HIGH_M) / 2, np.subtract(AREA_HIGH_M, AREA_LOW_M) / 2
+_CENTER_M, _HALF_M = np.add(AREA_LOW_M, AREA_HIGH_M) / 2, np.subtract(AREA_HIGH_M, AREA_LOW_M) / 2
 MAT = (
-    f'<geom class="mark" size="{_HALF_M[0]} {_HALF_M[1]} 0.0003" pos="{_CENTRE_M[0]} {_CENTRE_M[1]} 0.0003"'
+    f'<geom class="mark" size="{_HALF_M[0]} {_HALF_M[1]} 0.0003" pos="{_CENTER_M[0]} {_CENTER_M[1]} 0.0003"'
     ' rgba="0.78 0.80 0.83 1"/>'
 )
 """MJCF element of the world that marks the allowed area."""

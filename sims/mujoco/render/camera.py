@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import out_of_range
-from robotrl.sims.mujoco.render.raster_scene import GROUPS_SHOWN, geom_colours
+from robotrl.sims.mujoco.render.raster_scene import GROUPS_SHOWN, geom_colors
 from robotrl.sims.mujoco.render.views import AnyView, View, axes_w
 
 F32 = NDArray[np.float32]
@@ -42,12 +42,12 @@ class RayCamera:
     def __init__(self, batch: mujoco.batch.Batch) -> None:
         self._batch = batch
         model = batch.model
-        rgb = geom_colours(model.geom_rgba, model)[:, :3]
+        rgb = geom_colors(model.geom_rgba, model)[:, :3]
         # all renderers draw the same geom groups
         self._groups = np.arange(mujoco.mjNGROUP) < GROUPS_SHOWN
         self._reach_m = 10.0 * float(model.stat.extent)
         # squared, because light adds linearly in intensity; the square root at the end converts back to display values
-        self._colour: F32 = (rgb**2).astype(np.float32)
+        self._color: F32 = (rgb**2).astype(np.float32)
         self._checkered = np.asarray(model.geom_type) == int(mujoco.mjtGeom.mjGEOM_PLANE)
 
     def draw(self, view: AnyView, env_ids: NDArray[np.int64], out: NDArray[np.uint8], samples: int = 2) -> None:
@@ -111,19 +111,19 @@ class RayCamera:
         shadow, _ = self._batch.ray(point + 1e-4 * normals, SUN_W, geomgroup=self._groups, ids=envs)
         normal = normals.astype(np.float32)
         sunny = np.maximum(normal @ SUN_W.astype(np.float32), 0.0) * (shadow < 0)
-        colour = self._colour[geom]
+        color = self._color[geom]
         floor = self._checkered[geom]
         square = np.floor(point[floor][:, :2] / CHECKER_M).sum(axis=1)
-        colour[floor] *= (1.0 - CHECKER_CONTRAST * (square % 2)).astype(np.float32)[:, None]
-        colour *= (0.5 * (GROUND + SKY) + 0.5 * (SKY - GROUND) * normal[..., 2] + SUN * sunny)[..., None]
+        color[floor] *= (1.0 - CHECKER_CONTRAST * (square % 2)).astype(np.float32)[:, None]
+        color *= (0.5 * (GROUND + SKY) + 0.5 * (SKY - GROUND) * normal[..., 2] + SUN * sunny)[..., None]
         # normal of a surface that would mirror the sun into the camera
         half = SUN_W - rays
         half /= np.linalg.norm(half, axis=-1, keepdims=True)
         shine = np.maximum((normal * half.astype(np.float32)).sum(axis=-1), 0.0)
         for _ in range(GLOSS_SQUARINGS):
             shine *= shine
-        colour += (GLOSS * shine * (sunny > 0) * ~floor)[..., None]
-        return np.where(geom[..., None] >= 0, colour, _sky(rays)).astype(np.float32)
+        color += (GLOSS * shine * (sunny > 0) * ~floor)[..., None]
+        return np.where(geom[..., None] >= 0, color, _sky(rays)).astype(np.float32)
 
     def _rays(
         self, picture: _Picture, samples: int, pixels: NDArray[np.int64], envs: NDArray[np.int64]
@@ -137,8 +137,8 @@ class RayCamera:
             rays = span * (x[..., None] * right + y[..., None] * up) - near
             rays /= np.linalg.norm(rays, axis=-1, keepdims=True)
             return np.asarray(view.eye_w), rays
-        centre = np.asarray(view.centre_w) + self._reach_m * near
-        starts = centre + (view.width_m / picture.width) * (x[..., None] * right + y[..., None] * up)
+        center = np.asarray(view.center_w) + self._reach_m * near
+        starts = center + (view.width_m / picture.width) * (x[..., None] * right + y[..., None] * up)
         if view.track is not None:
             body = self._batch.model.body(view.track).id
             starts = starts + self._batch.bind("xpos")[envs, body][:, None] * (1.0, 1.0, float(view.track_height))

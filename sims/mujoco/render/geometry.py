@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.render.raster_scene import GROUPS_SHOWN, geom_colours
+from robotrl.sims.mujoco.render.raster_scene import GROUPS_SHOWN, geom_colors
 from robotrl.spec.geometry import BodyPoses, SceneShape, ShapeKind
 
 _TYPE = mujoco.mjtGeom
@@ -40,7 +40,7 @@ class SceneGeometry:
         model, batch = self._model, self._physics.batch
         own_size, own_rgba = batch.expanded("geom_size"), batch.expanded("geom_rgba")
         size = model.geom_size if own_size is None else own_size[env]
-        rgba = geom_colours(model.geom_rgba if own_rgba is None else own_rgba[env], model)
+        rgba = geom_colors(model.geom_rgba if own_rgba is None else own_rgba[env], model)
         out: list[SceneShape] = []
         for geom in range(model.ngeom):
             kind = _KINDS.get(int(model.geom_type[geom]))

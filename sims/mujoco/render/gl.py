@@ -93,10 +93,10 @@ def _place(scene: Any, view: AnyView, data: Any, model: Any, aspect: float) -> N
         half_height = NEAR_M * np.tan(np.radians(view.fovy_deg) / 2)
         half_width, orthographic = half_height * aspect, 0
     else:
-        centre = np.asarray(view.centre_w, np.float64)
+        center = np.asarray(view.center_w, np.float64)
         if view.track is not None:
-            centre = centre + data.body(view.track).xpos * (1.0, 1.0, float(view.track_height))
-        eye = centre + FAR_SHARE / 2 * model.stat.extent * near
+            center = center + data.body(view.track).xpos * (1.0, 1.0, float(view.track_height))
+        eye = center + FAR_SHARE / 2 * model.stat.extent * near
         half_width, orthographic = view.width_m / 2, 1
         half_height = half_width / aspect
     for camera in scene.camera:

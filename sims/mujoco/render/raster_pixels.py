@@ -38,7 +38,7 @@ def draw(sheet: Sheet, background: F32, rows: NDArray[np.int64], out: NDArray[np
     """
     envs, (height, width) = len(rows), out.shape[1:3]
     depth = np.full(envs * height * width, BACK)
-    colour = np.broadcast_to(background, (envs * height * width, 3)).copy()
+    color = np.broadcast_to(background, (envs * height * width, 3)).copy()
     env = np.arange(envs)
     x0, x1, y0, y1 = np.moveaxis(sheet.window, -1, 0)
     pixels = np.maximum(x1 - x0, 0) * np.maximum(y1 - y0, 0)
@@ -60,17 +60,17 @@ def draw(sheet: Sheet, background: F32, rows: NDArray[np.int64], out: NDArray[np
                 drawn = _terrain(p, dx, dy, sheet.grid[which[1]][owner].T, sheet.heights)
             else:
                 drawn = _SHAPES[int(one)](p, dx, dy)
-            _put(drawn, p, at, depth, colour)
-    out[rows] = (colour * np.float32(255.0) + HALF).astype(np.uint8).reshape(envs, height, width, 3)
+            _put(drawn, p, at, depth, color)
+    out[rows] = (color * np.float32(255.0) + HALF).astype(np.uint8).reshape(envs, height, width, 3)
 
 
-def _put(drawn: _Drawn, p: F32, at: NDArray[np.int64], depth: F32, colour: F32) -> None:
+def _put(drawn: _Drawn, p: F32, at: NDArray[np.int64], depth: F32, color: F32) -> None:
     before = depth[at]
     share = np.where(drawn.depth >= before, drawn.cover, ZERO)
     light = DARKEST + (ONE - DARKEST) * drawn.light
     for channel in range(3):
-        old = colour[at, channel]
-        colour[at, channel] = old + share * (p[3 + channel] * light - old)
+        old = color[at, channel]
+        color[at, channel] = old + share * (p[3 + channel] * light - old)
     depth[at] = np.where(share >= HALF, drawn.depth, before)
 
 

@@ -85,7 +85,7 @@ class Scene:
         self._xpos: F64 = batch.bind("geom_xpos")
         self._xmat: F64 = batch.bind("geom_xmat").reshape(batch.nsim, -1, 3, 3)
         self._body_pos: F64 = batch.bind("xpos")
-        shown = (model.geom_group < GROUPS_SHOWN) & (geom_colours(model.geom_rgba, model)[:, 3] > 0)
+        shown = (model.geom_group < GROUPS_SHOWN) & (geom_colors(model.geom_rgba, model)[:, 3] > 0)
         kind = np.array([_KIND.get(int(kind), BOX) for kind in model.geom_type], np.int32)
         # sorted by kind, so that slices suffice
         geoms = np.flatnonzero(shown)
@@ -100,7 +100,7 @@ class Scene:
         self._other_box: F64 = model.geom_aabb[self._geoms[self._others]]
         self._grid, self._heights, self._field_m = _terrains(model, self._geoms)
         self._size = self._sizes(model.geom_size[None, self._geoms])
-        self._rgb = self._colours(model.geom_rgba[None, self._geoms])
+        self._rgb = self._colors(model.geom_rgba[None, self._geoms])
 
     def sheet(self, view: Raster, width: int, height: int, env_ids: NDArray[np.int64]) -> Sheet:
         """Drawing parameters for images of the envs `env_ids`."""
@@ -117,7 +117,7 @@ class Scene:
         if len(self._others):
             mat = self._xmat[rows, geoms[self._others]]
             pos[:, self._others] += (mat * self._other_box[:, None, :3]).sum(axis=-1)
-        pos -= self._centres(view, env_ids)[:, None]
+        pos -= self._centers(view, env_ids)[:, None]
         at = pos[..., frame.axes]
         at *= sign * scale
         _tilt(at, frame)
@@ -127,7 +127,7 @@ class Scene:
 
         params = np.zeros((*at.shape[:2], COLUMNS), np.float32)
         params[..., :3] = at
-        params[..., 3:6] = self._rgb if own_rgba is None else self._colours(own_rgba[rows, geoms])
+        params[..., 3:6] = self._rgb if own_rgba is None else self._colors(own_rgba[rows, geoms])
         reach = np.empty_like(at)
         for some in self._of_kind:
             kind = int(self.kind[some.start])
@@ -149,14 +149,14 @@ class Scene:
                 " or renderer 'ray'"
             )
 
-    def _centres(self, view: Raster, env_ids: NDArray[np.int64]) -> F64:
+    def _centers(self, view: Raster, env_ids: NDArray[np.int64]) -> F64:
         """World points (n or 1, 3) at the image centres."""
-        centre: F64 = np.array([view.centre_w], np.float64)
+        center: F64 = np.array([view.center_w], np.float64)
         if view.track is not None:
-            centre = centre.repeat(len(env_ids), axis=0)
+            center = center.repeat(len(env_ids), axis=0)
             followed = 3 if view.track_height else 2
-            centre[:, :followed] += self._body_pos[env_ids, int(self._batch.model.body(view.track).id), :followed]
-        return centre
+            center[:, :followed] += self._body_pos[env_ids, int(self._batch.model.body(view.track).id), :followed]
+        return center
 
     def _sizes(self, size: F64) -> F64:
         """Half extents (n, G, 3), m, from the model's sizes: the radius three times for spheres, the box for meshes."""
@@ -165,9 +165,9 @@ class Scene:
         size[:, self._others] = self._other_box[:, 3:]
         return size
 
-    def _colours(self, rgba: NDArray[np.floating]) -> NDArray[np.floating]:
+    def _colors(self, rgba: NDArray[np.floating]) -> NDArray[np.floating]:
         """Red, green and blue (n, G, 3) in [0, 1]."""
-        return np.clip(geom_colours(rgba, self._batch.model, self._geoms)[..., :3], 0.0, 1.0)
+        return np.clip(geom_colors(rgba, self._batch.model, self._geoms)[..., :3], 0.0, 1.0)
 
 
 def _tilt(x: F64, frame: Frame) -> None:
@@ -178,7 +178,7 @@ def _tilt(x: F64, frame: Frame) -> None:
         x[..., 2] = frame.cos * near - frame.sin * down
 
 
-def geom_colours(
+def geom_colors(
     rgba: NDArray[np.floating], model: mujoco.MjModel, geoms: NDArray[np.int64] | slice = slice(None)
 ) -> NDArray[np.floating]:
     """Displayed colours (..., G, 4) of geoms with colours `rgba`: the material's, unless the geom has its own."""

@@ -46,7 +46,7 @@ class Raster(NamedTuple):
     axis: Axis
     """View axis. "top" looks down, image up +x, right -y; "side" looks along +y, image right +x, up +z; "front" looks
     along -x at a robot that faces +x, image right +y, up +z."""
-    centre_w: tuple[float, float, float]
+    center_w: tuple[float, float, float]
     """Point at the image centre, m. From the side, floors are drawn as a section through it."""
     width_m: float
     """Width of the visible area."""

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.manipulation.arm import wrap
+from robotrl.sims.mujoco.manipulation.expert_noise import ArmExpert
 from robotrl.sims.mujoco.manipulation.gripper import OPEN_M
 from robotrl.sims.mujoco.manipulation.hand import STEP_M, YAW_STEP_RAD, fold
-from robotrl.sims.mujoco.manipulation.handicap import ArmExpert
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 from robotrl.sims.mujoco.tabletop import goals
-from robotrl.sims.mujoco.tabletop.language import PUSHES, InstructionFamily, colour, is_block
+from robotrl.sims.mujoco.tabletop.language import PUSHES, InstructionFamily, color, is_block
 from robotrl.sims.mujoco.tabletop.layout import HALF_M, MAT_HALF_M, MIDDLE_M, spot
 from robotrl.sims.mujoco.tabletop.task import Tabletop
 
@@ -83,9 +83,9 @@ class TabletopExpert(ArmExpert[Tabletop]):
         pushes = np.isin(family, PUSHES)
         if started.any():
             envs = np.flatnonzero(started)
-            self._handicap.begin(envs)
-            self._handicap.slow(envs, most=0.35)
-            wrong = self._handicap.errors(len(envs), (0.008, 0.008, 0.015, 0.015))
+            self._noise.begin(envs)
+            self._noise.slow(envs, most=0.35)
+            wrong = self._noise.errors(len(envs), (0.008, 0.008, 0.015, 0.015))
             self._thing_bias[envs], self._goal_bias[envs] = wrong[:, :2], wrong[:, 2:]
             self._phase[envs] = np.where(pushes[envs], RUN_UP, ABOVE)
             self._second[envs] = False
@@ -101,24 +101,24 @@ class TabletopExpert(ArmExpert[Tabletop]):
         self._grasp(action, now, family, own, to_thing, to_goal, turn)
         self._push(action, pushes, own, now.tip)
         self._point(action, family == InstructionFamily.POINT, to_thing)
-        action[:, :3] *= self._handicap.gain / STEP_M
+        action[:, :3] *= self._noise.gain / STEP_M
         action[:, :3] /= np.maximum(np.abs(action[:, :3]).max(axis=1, keepdims=True), 1.0)
-        return self._handicap.shake(action)
+        return self._noise.shake(action)
 
-    def _thing(self, now: goals.Now) -> Rows:
+    def _thing(self, now: goals.SceneState) -> Rows:
         """Object (N,) handled now: the one in the instruction; when sorting, the second once the first is placed."""
         a, b = now.instruction_ids[:, 1], now.instruction_ids[:, 2]
         rows = self._rows
         sorts = now.instruction_ids[:, 0] == InstructionFamily.SORT
         first, second = np.where(self.mode == 0, a, b), np.where(self.mode == 0, b, a)
-        off = now.pos[rows, first, :2] - now.mats[rows, colour(first)]
+        off = now.pos[rows, first, :2] - now.mats[rows, color(first)]
         there = np.sqrt((off**2).sum(axis=1)) < goals.NEAR_M
         there &= now.pos[rows, first, 2] < HALF_M + goals.LEVEL_M
         # finish with a grasped object first
         self._second = sorts & there & ((self._phase == ABOVE) | self._second)
         return np.where(sorts, np.where(self._second, second, first), a)
 
-    def _wanted(self, now: goals.Now, thing: Rows) -> Array:
+    def _wanted(self, now: goals.SceneState, thing: Rows) -> Array:
         """Goal (N, 3) of the object's centre."""
         rows = self._rows
         family, a, _, mat, _, _ = now.instruction_ids.T
@@ -139,7 +139,7 @@ class TabletopExpert(ArmExpert[Tabletop]):
     def _grasp(
         self,
         action: Array,
-        now: goals.Now,
+        now: goals.SceneState,
         family: Rows,
         own: Array,
         to_thing: Array,

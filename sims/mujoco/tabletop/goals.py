@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.manipulation.hand import fold
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
-from robotrl.sims.mujoco.tabletop.language import InstructionFamily, colour, is_block
+from robotrl.sims.mujoco.tabletop.language import InstructionFamily, color, is_block
 from robotrl.sims.mujoco.tabletop.layout import (
     DIRECTIONS_M,
     HALF_M,
@@ -52,13 +52,13 @@ FREE_M = 0.03
 BESIDE_FINGERS_M = 0.06
 OFF_TABLE_M = 0.015
 """Pushing: height above the table at which an object counts as lifted, which pushing must avoid."""
-METRES_PER_RAD = 0.05
+METERS_PER_RAD = 0.05
 """Weight of the remaining rotation, m per rad, in the distance."""
-METRES_PER_TIP_M = 0.5
+METERS_PER_TIP_M = 0.5
 """Weight of the distance between tip and object in the distance."""
 
 
-class Now(NamedTuple):
+class SceneState(NamedTuple):
     """Scene state of N envs; world frame, m, rad, m/s."""
 
     instruction_ids: Rows
@@ -83,7 +83,7 @@ class Now(NamedTuple):
     """(N,) true if the instruction's object has been off the table."""
 
 
-def done(now: Now) -> Flags:
+def done(now: SceneState) -> Flags:
     """Success flags (N,): the instruction is carried out."""
     family, a, b, mat, direction, _ = now.instruction_ids.T
     every = np.arange(len(family))
@@ -123,7 +123,7 @@ def done(now: Now) -> Flags:
         InstructionFamily.NEXT_TO: put & (distance > NEAR_SIDE_M - 0.004) & (distance < FAR_SIDE_M),
         InstructionFamily.BESIDE: put & (side > NEAR_SIDE_M - 0.004) & (side < FAR_SIDE_M) & (aside < ASIDE_M),
         InstructionFamily.GATHER: pushed & (distance < reach + TOUCHING_M - 2 * HALF_M),
-        InstructionFamily.SORT: put & near & _sorted(now.pos[every, b], now.mats[every, colour(b)]),
+        InstructionFamily.SORT: put & near & _sorted(now.pos[every, b], now.mats[every, color(b)]),
         InstructionFamily.CLEAR: put & (np.abs(own[:, :2] - flat).max(axis=1) > MAT_HALF_M + HALF_M),
         InstructionFamily.TURN: put
         & (np.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD)) > TURNED_RAD)
@@ -136,7 +136,7 @@ def done(now: Now) -> Flags:
     return out
 
 
-def distance(now: Now) -> Array:
+def distance(now: SceneState) -> Array:
     """Distance to success (N,), m: the object's remaining path plus the weighted distance of the tip to it."""
     family, a, b, mat, _, _ = now.instruction_ids.T
     every = np.arange(len(family))
@@ -150,10 +150,10 @@ def distance(now: Now) -> Array:
     off_mat = MAT_HALF_M + HALF_M - np.abs(own[:, :2] - now.mats[every, mat]).max(axis=1)
     left = np.where(family == InstructionFamily.CLEAR, np.maximum(off_mat, 0.0), left)
     turn = TURNED_RAD - np.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD))
-    left = np.where(family == InstructionFamily.TURN, METRES_PER_RAD * np.maximum(turn, 0.0), left)
-    second = _length(now.pos[every, b, :2] - now.mats[every, colour(b)])
+    left = np.where(family == InstructionFamily.TURN, METERS_PER_RAD * np.maximum(turn, 0.0), left)
+    second = _length(now.pos[every, b, :2] - now.mats[every, color(b)])
     left = np.where(family == InstructionFamily.SORT, left + second, left)
-    return left + METRES_PER_TIP_M * tip
+    return left + METERS_PER_TIP_M * tip
 
 
 def _let_go(tip: Array, own: Array) -> Flags:

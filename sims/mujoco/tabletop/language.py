@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from robotrl.errors import ConfigError, unknown
 from robotrl.fn.random import counter_rng
 
-COLOURS = ("red", "green", "blue")
+COLORS = ("red", "green", "blue")
 SHAPES = ("block", "can")
-MOVABLES = tuple(f"{colour} {shape}" for shape in SHAPES for colour in COLOURS)
+MOVABLES = tuple(f"{color} {shape}" for shape in SHAPES for color in COLORS)
 """Movable objects, numbered 0 to 5."""
-MATS = tuple(f"{colour} mat" for colour in COLOURS)
+MATS = tuple(f"{color} mat" for color in COLORS)
 """Flat targets, numbered 0 to 2."""
 DIRECTIONS = ("left", "right", "forward", "back")
 """Directions as seen from behind the arm: forward is +x of the world, left is +y."""
@@ -122,21 +122,21 @@ def _of_family(family: InstructionFamily) -> list[Composition]:
     if family == InstructionFamily.BESIDE:
         return [Composition(family, a, b, direction=d) for a, b in pairs for d in range(len(DIRECTIONS))]
     if family == InstructionFamily.SORT:
-        return [Composition(family, a, b) for a, b in pairs if colour(a) != colour(b)]
+        return [Composition(family, a, b) for a, b in pairs if color(a) != color(b)]
     return [Composition(family, a, b) for a, b in pairs]
 
 
 Number = TypeVar("Number", int, NDArray[np.int64])
 
 
-def colour(movable: Number) -> Number:
+def color(movable: Number) -> Number:
     """Colour index of one or many movable objects, which is also the index of the mat of that colour."""
-    return movable % len(COLOURS)
+    return movable % len(COLORS)
 
 
 def is_block(movable: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Flags of objects that are blocks, not cans."""
-    return movable < len(COLOURS)
+    return movable < len(COLORS)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from robotrl.sims.mujoco.tabletop.language import (
     Composition,
     Compositions,
     InstructionFamily,
-    colour,
+    color,
     compositions,
 )
 
@@ -141,7 +141,7 @@ def lay(ids: Ids, cards: Deck) -> TabletopStarts:
     asked[mat >= 0, mat[mat >= 0]] = -2
     sorts = family == InstructionFamily.SORT
     for which in (a, b):
-        asked[every[sorts], colour(which[sorts])] = -1
+        asked[every[sorts], color(which[sorts])] = -1
     flat = np.argsort(asked, axis=1, kind="stable")[:, : cards.mats]
     at += len(MATS)
     yaw = TURN_RAD * (2 * u[:, at : at + len(MOVABLES)] - 1)
@@ -193,7 +193,7 @@ def spot(instruction_ids: Rows, pos: Array, mats: Array, start: Array) -> Array:
     on_mat = (family == InstructionFamily.PUSH_TO) | (family == InstructionFamily.PUT_ON)
     goal[on_mat] = mats[every, mat][on_mat]
     sort = family == InstructionFamily.SORT
-    goal[sort] = mats[every, colour(a)][sort]
+    goal[sort] = mats[every, color(a)][sort]
     way = DIRECTIONS_M[direction]
     goal = np.where((family == InstructionFamily.PUSH)[:, None], start + PUSH_M * way, goal)
     goal = np.where((family == InstructionFamily.BESIDE)[:, None], other + BESIDE_M * way, goal)

@@ -12,7 +12,7 @@ from robotrl.sims.mujoco.tabletop import layout
 from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
 from robotrl.sims.mujoco.tabletop.language import VOCABULARY, Compositions, encode
 from robotrl.sims.mujoco.tabletop.symmetries import symmetries
-from robotrl.sims.mujoco.tabletop.task import LIMIT_S, Tabletop, said_in
+from robotrl.sims.mujoco.tabletop.task import LIMIT_S, Tabletop, instruction_text
 from robotrl.spec import INSTRUCTION
 from robotrl.spec.symmetry import Symmetry
 
@@ -74,7 +74,7 @@ class TabletopSim(ExpertSim):
 
     def instructions(self) -> list[str]:
         """Instruction of each env, N texts."""
-        return [said_in(row) for row in self.task.instruction_ids]
+        return [instruction_text(row) for row in self.task.instruction_ids]
 
     @property
     def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:

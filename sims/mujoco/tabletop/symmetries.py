@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from robotrl.sims.mujoco.manipulation.gripper import FINGERS
 from robotrl.sims.mujoco.render.views import AnyView, Raster
-from robotrl.sims.mujoco.tabletop.language import COLOURS, DIRECTIONS, MATS, MOVABLES, VOCABULARY
+from robotrl.sims.mujoco.tabletop.language import COLORS, DIRECTIONS, MATS, MOVABLES, VOCABULARY
 from robotrl.spec import Spec, is_picture
 from robotrl.spec.symmetry import Look, Signed, Symmetry
 
@@ -28,7 +28,7 @@ ODD = frozenset(
 """Columns whose sign changes under mirroring."""
 
 _EXCHANGES: tuple[dict[str, str], ...] = tuple(
-    dict(zip(COLOURS, order, strict=True)) for order in itertools.permutations(COLOURS) if order != COLOURS
+    dict(zip(COLORS, order, strict=True)) for order in itertools.permutations(COLORS) if order != COLORS
 )
 """All permutations of the colours except the identity."""
 
@@ -62,7 +62,7 @@ def symmetries(
     same = tuple(range(action_spec.shape[-1]))
     found["colours"] = tuple(
         Symmetry(
-            {key: _recoloured(spec, becomes) for key, spec in numbers.items()},
+            {key: _recolored(spec, becomes) for key, spec in numbers.items()},
             dict.fromkeys(pictures, _channels(becomes)),
             dict.fromkeys(words, _words(becomes)),
             Signed(same, (1.0,) * len(same)),
@@ -74,7 +74,7 @@ def symmetries(
 
 def _in_plane(view: AnyView) -> bool:
     """True if mirroring the table mirrors the camera's image."""
-    return isinstance(view, Raster) and view.axis in ("top", "front") and view.centre_w[1] == 0 and view.track is None
+    return isinstance(view, Raster) and view.axis in ("top", "front") and view.center_w[1] == 0 and view.track is None
 
 
 def _mirrored(spec: Spec, swapped: Mapping[str, str]) -> Signed:
@@ -82,20 +82,20 @@ def _mirrored(spec: Spec, swapped: Mapping[str, str]) -> Signed:
     return Signed(order, tuple(-1.0 if name in ODD else 1.0 for name in spec.names))
 
 
-def _recoloured(spec: Spec, becomes: Mapping[str, str]) -> Signed:
+def _recolored(spec: Spec, becomes: Mapping[str, str]) -> Signed:
     """Permutation of columns for a permutation of colours."""
     was = {new: old for old, new in becomes.items()}
     order = []
     for name in spec.names:
-        colour, *rest = name.split("_")
-        order.append(spec.names.index("_".join((was.get(colour, colour), *rest))))
+        color, *rest = name.split("_")
+        order.append(spec.names.index("_".join((was.get(color, color), *rest))))
     return Signed(tuple(order), (1.0,) * len(order))
 
 
 def _channels(becomes: Mapping[str, str]) -> Look:
     """Permutation of image channels: the three colours are the channels, in order."""
     was = {new: old for old, new in becomes.items()}
-    red, green, blue = (COLOURS.index(was[colour]) for colour in COLOURS)
+    red, green, blue = (COLORS.index(was[color]) for color in COLORS)
     return Look(channels=(red, green, blue))
 
 

@@ -179,7 +179,7 @@ class Tabletop(ArmTask[WorldHand]):
         rows = things.reshape(n, len(MOVABLES), 7)
         self._start[env_ids], self._start_yaw[env_ids] = rows[..., :2], 2 * np.arctan2(rows[..., 6], rows[..., 3])
         self._lifted[env_ids] = False
-        self.words[env_ids] = [encode(said_in(row)) for row in self.instruction_ids[env_ids]]
+        self.words[env_ids] = [encode(instruction_text(row)) for row in self.instruction_ids[env_ids]]
 
     def command(self, actions: Real) -> None:
         """Command Cartesian steps and finger targets; the workspace box limits the fingertips."""
@@ -216,10 +216,10 @@ class Tabletop(ArmTask[WorldHand]):
         begin = self._start[env_ids][every, named]
         out["meant"][env_ids, 2:] = layout.spot(instruction_ids, pos[..., :2], mats, begin)
 
-    def now(self) -> goals.Now:
+    def now(self) -> goals.SceneState:
         """Scene state as last observed."""
         vel = self.hand.vel_w[:, :3]
-        return goals.Now(
+        return goals.SceneState(
             self.instruction_ids,
             self.pos_w,
             self._speed,
@@ -247,7 +247,7 @@ class Tabletop(ArmTask[WorldHand]):
         return goals.distance(self.now())
 
 
-def said_in(row: NDArray[np.int64]) -> str:
+def instruction_text(row: NDArray[np.int64]) -> str:
     """Text of the instruction in a row of `layout.TabletopStarts.instruction_ids`."""
     family, a, b, mat, direction, way = (int(x) for x in row)
     return Composition(InstructionFamily(family), a, b, mat, direction).say(way)

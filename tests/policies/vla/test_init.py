@@ -66,9 +66,9 @@ def test_patches_begin_blind_to_a_uniform_background(sim: Any, kind: str) -> Non
     assert len(convolutions) == (2 if kind == "token" else 1)
     for module in convolutions:
         side = module.kernel_size[0]
-        colour = torch.rand(1, 3, 1, 1).expand(-1, -1, side, side)
+        color = torch.rand(1, 3, 1, 1).expand(-1, -1, side, side)
         with torch.no_grad():
-            assert module(colour).abs().max() < 1e-5
+            assert module(color).abs().max() < 1e-5
             assert module(torch.rand(1, 3, side, side)).abs().mean() > 0.1
 
 

@@ -210,7 +210,7 @@ def mark(at: float = 0.0, kind: str | None = "solid", change: str | None = None)
     return kit.tag("roadMark", sOffset=at, type=kind, laneChange=change)
 
 
-def neighbours(marks: str, left_side: bool = False) -> tuple[bool, bool, bool, bool]:
+def neighbors(marks: str, left_side: bool = False) -> tuple[bool, bool, bool, bool]:
     """May change outwards, inwards; left and right line solid, of two lanes."""
     if left_side:
         sections = kit.section(0, [kit.lane(1, inside=marks), kit.lane(2)])
@@ -243,14 +243,14 @@ def neighbours(marks: str, left_side: bool = False) -> tuple[bool, bool, bool, b
     ],
 )
 def test_lanes_may_be_changed_as_the_mark_says(marks, outwards, inwards, left_side):
-    assert neighbours(marks, left_side) == (outwards, inwards, not outwards, not inwards)
+    assert neighbors(marks, left_side) == (outwards, inwards, not outwards, not inwards)
 
 
 def test_increase_means_towards_greater_lane_ids():
-    assert neighbours(mark(change="increase"))[:2] == (False, True)
-    assert neighbours(mark(change="decrease"))[:2] == (True, False)
-    assert neighbours(mark(change="increase"), left_side=True)[:2] == (True, False)
-    assert neighbours(mark(change="decrease"), left_side=True)[:2] == (False, True)
+    assert neighbors(mark(change="increase"))[:2] == (False, True)
+    assert neighbors(mark(change="decrease"))[:2] == (True, False)
+    assert neighbors(mark(change="increase"), left_side=True)[:2] == (True, False)
+    assert neighbors(mark(change="decrease"), left_side=True)[:2] == (False, True)
 
 
 def test_lanes_of_opposite_directions_or_with_something_between_are_no_neighbours():

@@ -108,7 +108,7 @@ def test_a_platoon_settles_at_the_equilibrium_gap_of_the_closed_form(
         assert found[env] == pytest.approx(equilibrium(speed, wanted, headway), rel=5e-3)
 
 
-def linearised(v: float, wanted: float, headway: float) -> tuple[float, float, float]:
+def linearized(v: float, wanted: float, headway: float) -> tuple[float, float, float]:
     """Derivatives of a follower's acceleration at equilibrium: by the gap, by its own speed, by its leader's."""
     gap = equilibrium(v, wanted, headway)
     wish = GAP_M + v * headway
@@ -120,13 +120,13 @@ def linearised(v: float, wanted: float, headway: float) -> tuple[float, float, f
 
 def gain(v: float, wanted: float, headway: float, omega: float) -> float:
     """How much of a swing of the leader's speed arrives at the follower: from dv' = f_s dg + f_v dv + f_l dv_l."""
-    f_s, f_v, f_l = linearised(v, wanted, headway)
+    f_s, f_v, f_l = linearized(v, wanted, headway)
     return abs((1j * omega * f_l + f_s) / (f_s - omega**2 - 1j * omega * f_v))
 
 
 def is_string_stable(v: float, wanted: float, headway: float) -> bool:
     """That gain is at most 1 at every frequency just where f_v^2 - f_l^2 >= 2 f_s (Treiber and Kesting 2013)."""
-    f_s, f_v, f_l = linearised(v, wanted, headway)
+    f_s, f_v, f_l = linearized(v, wanted, headway)
     return f_v**2 - f_l**2 >= 2 * f_s
 
 

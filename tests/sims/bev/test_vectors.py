@@ -108,8 +108,8 @@ def test_scalars_of_the_car_the_road_and_what_rules_it(seen: tuple[Any, dict[str
         expected["stop_line_distance"] = ahead / 60 if there else 1.0
         lit = there and p["control"] == Control.LIGHT
         state, left = light(sim, env, int(p["group"])) if lit else (-1, 0.0)
-        for k, colour in enumerate(("green", "yellow", "red")):
-            expected[f"light_{colour}"] = float(lit and state == k)
+        for k, color in enumerate(("green", "yellow", "red")):
+            expected[f"light_{color}"] = float(lit and state == k)
         expected["light_time_left"] = min(left, 20) / 20
         expected["stop_sign"] = float(there and p["control"] == Control.STOP)
         expected["yield_sign"] = float(there and p["control"] == Control.YIELD)
@@ -332,8 +332,8 @@ def test_somebody_ahead_on_the_next_lane_of_the_route_is_seen(monkeypatch: pytes
     assert scalars(drive(sim))["leader_gap"] * 60 == pytest.approx(45.0 - EGO_HALF_M - 2.25, abs=0.1)
 
 
-@pytest.mark.parametrize(("phase", "colour", "left"), [(3.0, "green", 7.0), (11.0, "yellow", 2.0), (20.0, "red", 10.0)])
-def test_a_light_and_when_it_changes(monkeypatch: pytest.MonkeyPatch, phase: float, colour: str, left: float) -> None:
+@pytest.mark.parametrize(("phase", "color", "left"), [(3.0, "green", 7.0), (11.0, "yellow", 2.0), (20.0, "red", 10.0)])
+def test_a_light_and_when_it_changes(monkeypatch: pytest.MonkeyPatch, phase: float, color: str, left: float) -> None:
     sim = on_roads(monkeypatch, approach(Control.LIGHT), obs="vector")
     scene = Scene(sim)
     scene.ego(LINE_M - EGO_HALF_M - 20.0, 0.0)
@@ -341,12 +341,12 @@ def test_a_light_and_when_it_changes(monkeypatch: pytest.MonkeyPatch, phase: flo
     scene.apply()
     found = scalars(drive(sim))
     lit = {name: found[f"light_{name}"] for name in ("green", "yellow", "red")}
-    assert lit == {name: float(name == colour) for name in lit}
+    assert lit == {name: float(name == color) for name in lit}
     assert found["light_time_left"] * 20 == pytest.approx(left - 0.1, abs=1e-3)
     assert found["stop_line_distance"] * 60 == pytest.approx(20.0, abs=0.01)
     assert found["stop_sign"] == found["yield_sign"] == 0.0
     # a car that stands cannot get over on yellow: only green leaves the way open
-    assert found["way_closed_distance"] * 40 == pytest.approx(40.0 if colour == "green" else 20.0, abs=0.02)
+    assert found["way_closed_distance"] * 40 == pytest.approx(40.0 if color == "green" else 20.0, abs=0.02)
     assert found["junction_distance"] * 60 == pytest.approx(90.0 - LINE_M + EGO_HALF_M + 20.0, abs=0.6)
 
 

@@ -20,8 +20,8 @@ from robotrl.errors import CapabilityError, ConfigError, RobotrlError
 from robotrl.fn.text.words import words_in
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault
-from robotrl.sims.gymnasium_sim.telling import replaced, text_of, texts
-from robotrl.sims.gymnasium_sim.words import Lexicon, said
+from robotrl.sims.gymnasium_sim.instructions import replaced, text_of, texts
+from robotrl.sims.gymnasium_sim.words import Vocabulary, said
 from robotrl.spec import HasInstructions, HasStateIds, Spec, measured, visible
 from robotrl.spec.json_fields import name_values
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
@@ -47,9 +47,9 @@ def one_line(error: pytest.ExceptionInfo[RobotrlError]) -> str:
     return text
 
 
-def colours_in(obs: dict[str, torch.Tensor], spec: Spec) -> list[int]:
+def colors_in(obs: dict[str, torch.Tensor], spec: Spec) -> list[int]:
     """The colours that instructions name; the words are those of `Pointing`."""
-    return [gym_told.COLOURS.index(said(spec.words, row).split()[3]) for row in obs["instruction"].numpy()]
+    return [gym_told.COLORS.index(said(spec.words, row).split()[3]) for row in obs["instruction"].numpy()]
 
 
 # words
@@ -66,17 +66,17 @@ def test_words_of_a_text() -> None:
 
 
 def test_numbers_of_an_instruction_and_back() -> None:
-    lexicon = Lexicon(("pick", "up", "cube", "the"), 5)
-    numbers = lexicon.encode("Pick up the cube.")
+    vocab = Vocabulary(("pick", "up", "cube", "the"), 5)
+    numbers = vocab.encode("Pick up the cube.")
     assert (numbers.tolist(), str(numbers.dtype)) == ([1, 2, 4, 3, 0], "int32")
-    assert said(lexicon.words, numbers) == "pick up the cube"
+    assert said(vocab.words, numbers) == "pick up the cube"
     with pytest.raises(ConfigError, match=r"^instruction 'the cubes': word 'cubes' is unknown: did you mean 'cube'\?"):
-        lexicon.encode("the cubes")
+        vocab.encode("the cubes")
     with pytest.raises(ConfigError, match="'zzz' is unknown: expected one of the 4 words of the option vocabulary"):
-        lexicon.encode("zzz")
+        vocab.encode("zzz")
     for text, count in (("...", 0), ("the cube the cube the cube", 6)):
         with pytest.raises(ConfigError, match=rf"has {count} words: expected 1 to 5"):
-            lexicon.encode(text)
+            vocab.encode(text)
 
 
 def test_texts_in_an_observation() -> None:
@@ -134,18 +134,18 @@ def test_each_episode_is_told_its_own_instruction(source: str, vectorization: st
     seen: set[int] = set()
     mixed = apart = 0
     for _ in range(40):
-        running = colours_in(obs, spec)
+        running = colors_in(obs, spec)
         assert running == obs["state"][:, 0].int().tolist()
-        assert sim.instructions() == [f"point at the {gym_told.COLOURS[i]} thing" for i in running]
+        assert sim.instructions() == [f"point at the {gym_told.COLORS[i]} thing" for i in running]
         out = sim.step(torch.ones(3, 2))
         ended = out.final_ids.tolist()
         # of the episode that ended, though obs tells the next one
-        assert colours_in(out.final_obs, spec) == [running[i] for i in ended]
+        assert colors_in(out.final_obs, spec) == [running[i] for i in ended]
         assert out.final_obs["state"][:, 1].tolist() == [gym_told.LENGTH + running[i] for i in ended]
         apart += 0 < len(ended) < 3
         assert out.info["success"].all()
         obs = out.obs
-        mixed += colours_in(out.final_obs, spec) != [colours_in(obs, spec)[i] for i in ended]
+        mixed += colors_in(out.final_obs, spec) != [colors_in(obs, spec)[i] for i in ended]
         seen |= set(running)
     assert seen == {0, 1, 2} and mixed and apart
     sim.close()
@@ -166,8 +166,8 @@ def test_a_text_in_the_observation_becomes_words() -> None:
     assert sim.observation_spec["mission"].words == ("", *WORDS.split())
     assert not isinstance(sim, HasInstructions)
     obs = sim.reset(seed=0)
-    colours = obs["state"][:, 0].int().tolist()
-    assert obs["mission"].tolist() == [[1, 2, 3, 4 + colour, 7] for colour in colours]
+    colors = obs["state"][:, 0].int().tolist()
+    assert obs["mission"].tolist() == [[1, 2, 3, 4 + color, 7] for color in colors]
     alone = make(PLAIN, vocabulary=["left", "go"], longest=3, kwargs={"text": True})
     assert list(alone.observation_spec) == ["instruction"]
     assert alone.reset()["instruction"].tolist() == [[2, 1, 0]] * 3
@@ -422,8 +422,8 @@ def test_faults_of_foreign_code_are_named() -> None:
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_a_word_that_is_missing_in_a_later_episode_stops_the_sim(vectorization: str) -> None:
     # the episodes from seed 0, which are run when the sim is made, are about one colour
-    colour = gym_told.COLOURS[int(np.random.default_rng(0).integers(3))]
-    sim = told(vocabulary=f"point at the {colour} thing", vectorization=vectorization)
+    color = gym_told.COLORS[int(np.random.default_rng(0).integers(3))]
+    sim = told(vocabulary=f"point at the {color} thing", vectorization=vectorization)
     with pytest.raises(ConfigError, match=r"env \d, episode step 0: instruction 'Point at the .*' is unknown") as error:
         for _ in range(3):
             sim.reset()

@@ -144,11 +144,11 @@ def test_each_env_has_its_own_poses_colours_and_sizes() -> None:
     physics.batch.expand("geom_rgba")[1, 0] = (0, 1, 0, 1)
     physics.batch.expand("geom_size")[2, 0] = (0.2, 0.1, 0.1)
     found = picture(physics)
-    for env, (rows, columns, colour) in enumerate(
+    for env, (rows, columns, color) in enumerate(
         [((7, 9), (7, 9), (255, 0, 0)), ((4, 6), (7, 9), (0, 255, 0)), ((6, 10), (9, 11), (255, 0, 0))]
     ):
         expected = np.tile(EMPTY, (16, 16, 1))
-        expected[slice(*rows), slice(*columns)] = colour
+        expected[slice(*rows), slice(*columns)] = color
         assert np.array_equal(found[env], expected), env
     # in any order and number
     camera = Cameras(physics, {"view": TOP})

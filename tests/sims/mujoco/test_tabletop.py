@@ -187,7 +187,7 @@ def test_pushes_have_a_free_way() -> None:
 # goals
 
 
-def now(one: Composition, **changes: Any) -> goals.Now:
+def now(one: Composition, **changes: Any) -> goals.SceneState:
     """Red block at (0.4, 0), green block at (0.5, 0.2), red mat at (0.4, 0.1), the tip far above; then changes."""
     pos = np.zeros((1, 6, 3))
     pos[0, :, :2] = [(0.4, 0.0), (0.5, 0.2), (2, 0), (2, 1), (2, 2), (2, 3)]
@@ -210,7 +210,7 @@ def now(one: Composition, **changes: Any) -> goals.Now:
         plain["pos"][0, "ab".index(key)] = value
     for key, value in changes.items():
         plain[key] = np.array([value])
-    return goals.Now(**plain)
+    return goals.SceneState(**plain)
 
 
 F = InstructionFamily
@@ -263,8 +263,8 @@ TABLE: list[tuple[Composition, dict[str, Any], bool]] = [
     (Composition(F.TURN, 0), {"yaw": (0.5, 0, 0, 0, 0, 0)}, True),
     (Composition(F.TURN, 0), {"yaw": (0.2, 0, 0, 0, 0, 0)}, False),
     (Composition(F.TURN, 0), {"yaw": (0.5, 0, 0, 0, 0, 0), "a": (0.5, 0.0, H)}, False),  # carried off
-    (Composition(F.CENTRE, 0), {"a": (0.47, 0.01, H)}, True),
-    (Composition(F.CENTRE, 0), {"a": (0.43, 0.01, H)}, False),
+    (Composition(F.CENTER, 0), {"a": (0.47, 0.01, H)}, True),
+    (Composition(F.CENTER, 0), {"a": (0.43, 0.01, H)}, False),
 ]
 
 
@@ -289,9 +289,9 @@ def test_distance_has_shrunk_where_it_is_done(one: Composition, changes: dict[st
     after = now(one, **changes)
     rows = np.arange(1)
 
-    def left(state: goals.Now) -> float:
+    def left(state: goals.SceneState) -> float:
         tip = np.linalg.norm(state.tip - state.pos[rows, state.instruction_ids[:, 1]])
-        return float(goals.distance(state)[0] - goals.METRES_PER_TIP_M * tip)
+        return float(goals.distance(state)[0] - goals.METERS_PER_TIP_M * tip)
 
     if one.family == InstructionFamily.POINT:
         assert left(after) == left(before) == 0.0
@@ -402,7 +402,7 @@ def test_the_camera_sees_the_named_things() -> None:
             x, y = sim.task.pos_w[env, k, :2]
             if x > 1:
                 continue
-            row, column = round(48 - (x - view.centre_w[0]) * scale), round(48 - (y - view.centre_w[1]) * scale)
+            row, column = round(48 - (x - view.center_w[0]) * scale), round(48 - (y - view.center_w[1]) * scale)
             r, g, b = obs["image_flat_top"][env, row, column].tolist()
             seen += {"red": r > 1.5 * max(g, b), "green": g > 1.3 * max(r, b), "blue": b > 1.3 * max(r, g)}[
                 MOVABLES[k].split()[0]

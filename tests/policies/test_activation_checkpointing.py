@@ -27,7 +27,7 @@ from robotrl.errors import ConfigError
 from robotrl.fn.bc_loss import DrawShape, chunk_shape, clone_loss_of
 from robotrl.learners.learner import Setup
 from robotrl.memory_estimate.estimate import Load, update_peak
-from robotrl.policies.networks.recompute import Recomputed, recompute, through
+from robotrl.policies.networks.activation_checkpointing import CheckpointedBlock, checkpointed_call, recompute
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import probe_observations
 from robotrl.training import train
@@ -53,7 +53,9 @@ def test_a_stack_has_the_same_gradients(depth: int, width: int, seed: int) -> No
     assert recompute(nn.ModuleDict({"a": net})) == depth and recompute(net) == 0
     again = gradients()
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True)) and list(net.state_dict()) == names
-    assert all(isinstance(block, Recomputed) and isinstance(block, nn.Sequential) for block in copy.deepcopy(net))
+    assert all(
+        isinstance(block, CheckpointedBlock) and isinstance(block, nn.Sequential) for block in copy.deepcopy(net)
+    )
 
 
 def test_inside_is_computed_twice_and_only_for_a_gradient() -> None:
@@ -72,7 +74,7 @@ def test_inside_is_computed_twice_and_only_for_a_gradient() -> None:
     net[0](torch.ones(1, 2)).sum().backward()
     assert calls == [False, True, True] and net[0].weight.grad is not None
     # another function of a block, and a block that is as it was
-    assert through(nn.Identity(), len, [1, 2]) == 2
+    assert checkpointed_call(nn.Identity(), len, [1, 2]) == 2
 
 
 @pytest.mark.parametrize("name", adapters.MAKE)

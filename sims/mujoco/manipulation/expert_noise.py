@@ -14,7 +14,7 @@ from robotrl.sims.mujoco.engine.task import Task
 Array = NDArray[np.float64]
 
 
-class Handicap:
+class ExpertNoise:
     """Draws the mode of each episode and degrades an expert with action noise, systematic errors and slowness.
 
     All numbers come from one random stream, so an expert must make its draws in the same order in each episode.
@@ -104,6 +104,6 @@ class ArmExpert(Generic[T]):
         if not isinstance(core.task, self.solves):
             raise TypeError(f"{type(self).__name__} solves {self.solves.name}: got {core.task.name}")
         self._task = cast(T, core.task)
-        self._handicap = Handicap(core, self.modes, noise, episode_noise, mode, seed)
-        self.mode: NDArray[np.int64] = self._handicap.mode
+        self._noise = ExpertNoise(core, self.modes, noise, episode_noise, mode, seed)
+        self.mode: NDArray[np.int64] = self._noise.mode
         """(N,) mode of each running episode, as an index into `modes`."""

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from robotrl.errors import ConfigError, nearest, out_of_range, unknown
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign
 from robotrl.sims.gymnasium_sim.spaces import STATE, Path, key_of
-from robotrl.sims.gymnasium_sim.words import Lexicon, Numbers, Words, lexicon_of
+from robotrl.sims.gymnasium_sim.words import Numbers, Vocabulary, Words, vocabulary_of
 from robotrl.spec import INSTRUCTION
 
 Source = Literal["text", "attribute", "info", "none"]
@@ -20,10 +20,10 @@ READ: tuple[Source, ...] = ("attribute", "info")
 """Sources that are read after each reset."""
 
 
-class Telling(NamedTuple):
+class InstructionSource(NamedTuple):
     """Instruction source and vocabulary of a sim."""
 
-    lexicon: Lexicon
+    vocab: Vocabulary
     source: Source
     """Source of the instruction; "none" if only observations contain texts."""
     name: str
@@ -35,7 +35,7 @@ class Telling(NamedTuple):
         return self.name if self.source == "text" else f"{self.source}:{self.name}"
 
 
-def telling_of(instruction: Any, vocabulary: Any, longest: Any) -> Telling | None:
+def instruction_source(instruction: Any, vocabulary: Any, longest: Any) -> InstructionSource | None:
     """Parse the options `instruction`, `vocabulary` and `longest`; None if none of them is set.
 
     Raises:
@@ -46,18 +46,18 @@ def telling_of(instruction: Any, vocabulary: Any, longest: Any) -> Telling | Non
             raise out_of_range("longest", longest, "None without the options instruction and vocabulary")
         return None
     if instruction is None:
-        return Telling(lexicon_of(None, vocabulary, longest), "none", "")
+        return InstructionSource(vocabulary_of(None, vocabulary, longest), "none", "")
     source, name = _source(instruction)
     if source == "text":
-        lexicon = lexicon_of(name, vocabulary, longest)
-        lexicon.encode(name)
-        return Telling(lexicon, source, name)
+        vocab = vocabulary_of(name, vocabulary, longest)
+        vocab.encode(name)
+        return InstructionSource(vocab, source, name)
     if vocabulary is None:
         raise ConfigError(
             f"instruction is {instruction!r} and vocabulary is None: expected the words that may occur, as a text or as"
             " @FILE"
         )
-    return Telling(lexicon_of(None, vocabulary, longest), source, name)
+    return InstructionSource(vocabulary_of(None, vocabulary, longest), source, name)
 
 
 def _source(instruction: Any) -> tuple[Source, str]:
@@ -74,12 +74,12 @@ def _source(instruction: Any) -> tuple[Source, str]:
     raise unknown("source of the instruction", kind, READ)
 
 
-class Teller:
+class InstructionEncoder:
     """Encodes the texts and the instruction of one environment into its observations.
 
     Args:
         env: the environment.
-        telling: instruction source and vocabulary; None without text.
+        instructions: instruction source and vocabulary; None without text.
         space: its observation space.
 
     Raises:
@@ -87,12 +87,12 @@ class Teller:
             the option `instruction` is set.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], telling: Telling | None, space: gym.Space[Any]) -> None:
-        self._env, self._telling = env, telling
+    def __init__(self, env: gym.Env[Any, Any], instructions: InstructionSource | None, space: gym.Space[Any]) -> None:
+        self._env, self._instructions = env, instructions
         self._texts = texts(space)
         self._parted = isinstance(space, spaces.Dict)
         self._numbers: Numbers | None = None
-        self.space = told_space(space, telling)
+        self.space = encoded_space(space, instructions)
         """Observation space with word numbers in place of texts, and with the instruction."""
 
     def started(self, observation: Any, info: Any) -> Any:
@@ -101,8 +101,8 @@ class Teller:
         Raises:
             ConfigError: the source does not exist, gave no text, or gave a text with words outside the vocabulary.
         """
-        if self._telling is not None and self._telling.source != "none":
-            self._numbers = self._telling.lexicon.encode(self._read(self._telling, info))
+        if self._instructions is not None and self._instructions.source != "none":
+            self._numbers = self._instructions.vocab.encode(self._read(self._instructions, info))
         return self.shown(observation)
 
     def shown(self, observation: Any) -> Any:
@@ -113,7 +113,7 @@ class Teller:
             LookupError: the observation lacks a part of its space.
             TypeError: the observation is not nested where its space is.
         """
-        if self._telling is None:
+        if self._instructions is None:
             return observation
         for path in self._texts:
             observation = replaced(observation, path, lambda value, path=path: self._encoded(value, path))
@@ -122,34 +122,34 @@ class Teller:
         return {**(observation if self._parted else {STATE: observation}), INSTRUCTION: self._numbers}
 
     def _encoded(self, value: Any, path: Path) -> Numbers:
-        assert self._telling is not None
+        assert self._instructions is not None
         field = f"observation {_name(path)!r}"
-        return self._telling.lexicon.encode(text_of(value, field), field)
+        return self._instructions.vocab.encode(text_of(value, field), field)
 
-    def _read(self, telling: Telling, info: Any) -> str:
-        if telling.source == "text":
-            return telling.name
-        found = _in_info(telling, info) if telling.source == "info" else _attribute(telling, self._env)
-        return text_of(found, f"instruction is {telling.asked!r}, which")
+    def _read(self, instructions: InstructionSource, info: Any) -> str:
+        if instructions.source == "text":
+            return instructions.name
+        found = _in_info(instructions, info) if instructions.source == "info" else _attribute(instructions, self._env)
+        return text_of(found, f"instruction is {instructions.asked!r}, which")
 
 
-def _in_info(telling: Telling, info: Any) -> Any:
+def _in_info(instructions: InstructionSource, info: Any) -> Any:
     known = info if isinstance(info, Mapping) else {}
-    if telling.name not in known:
-        raise _missing(telling, "the info of reset() has no such key", [str(key) for key in known])
-    return known[telling.name]
+    if instructions.name not in known:
+        raise _missing(instructions, "the info of reset() has no such key", [str(key) for key in known])
+    return known[instructions.name]
 
 
-def _attribute(telling: Telling, env: gym.Env[Any, Any]) -> Any:
+def _attribute(instructions: InstructionSource, env: gym.Env[Any, Any]) -> Any:
     """Attribute of the unwrapped environment, else of a wrapper; a method is called."""
-    inner, name = env.unwrapped, telling.name
+    inner, name = env.unwrapped, instructions.name
     with Foreign(name, EnvironmentFault):
         if hasattr(inner, name):
             found = getattr(inner, name)
         elif env.has_wrapper_attr(name):
             found = env.get_wrapper_attr(name)
         else:
-            raise _missing(telling, f"{type(inner).__name__} has no such attribute", _attributes(inner))
+            raise _missing(instructions, f"{type(inner).__name__} has no such attribute", _attributes(inner))
         return found() if callable(found) else found
 
 
@@ -157,10 +157,10 @@ def _attributes(holder: object) -> list[str]:
     return [name for name in dir(holder) if not name.startswith("_")]
 
 
-def _missing(telling: Telling, what: str, choices: list[str]) -> ConfigError:
-    close = nearest(telling.name, choices)
-    hint = f": did you mean '{telling.source}:{close}'?" if close else ""
-    return ConfigError(f"instruction is {telling.asked!r}: expected one that exists; {what}{hint}")
+def _missing(instructions: InstructionSource, what: str, choices: list[str]) -> ConfigError:
+    close = nearest(instructions.name, choices)
+    hint = f": did you mean '{instructions.source}:{close}'?" if close else ""
+    return ConfigError(f"instruction is {instructions.asked!r}: expected one that exists; {what}{hint}")
 
 
 def text_of(value: Any, field: str) -> str:
@@ -192,41 +192,43 @@ def texts(space: gym.Space[Any], path: Path = ()) -> tuple[Path, ...]:
     return ()
 
 
-def told_space(space: gym.Space[Any], telling: Telling | None) -> gym.Space[Any]:
+def encoded_space(space: gym.Space[Any], instructions: InstructionSource | None) -> gym.Space[Any]:
     """Observation space with `Words` in place of texts, and with the instruction.
 
     Raises:
-        ConfigError: see `Teller`.
+        ConfigError: see `InstructionEncoder`.
     """
     found = texts(space)
-    if telling is None:
+    if instructions is None:
         if found:
             raise ConfigError(
                 f"observation {_name(found[0])!r} is a text and vocabulary is None: expected the words that may occur,"
                 " as a text or as @FILE"
             )
         return space
-    if telling.source == "none":
+    if instructions.source == "none":
         if not found:
             raise ConfigError(
                 "vocabulary is given and the observation has no text: expected the option instruction, a text,"
                 " attribute:NAME or info:KEY"
             )
-        return _in_words(space, telling.lexicon)
-    worded = _in_words(space, telling.lexicon)
+        return _in_words(space, instructions.vocab)
+    worded = _in_words(space, instructions.vocab)
     parts = dict(worded.spaces) if isinstance(worded, spaces.Dict) else {STATE: worded}
     if INSTRUCTION in parts:
-        raise ConfigError(f"instruction is {telling.asked!r}: expected None, the observation has a part of that name")
-    return spaces.Dict({**parts, INSTRUCTION: Words(telling.lexicon)})
+        raise ConfigError(
+            f"instruction is {instructions.asked!r}: expected None, the observation has a part of that name"
+        )
+    return spaces.Dict({**parts, INSTRUCTION: Words(instructions.vocab)})
 
 
-def _in_words(space: gym.Space[Any], lexicon: Lexicon) -> gym.Space[Any]:
+def _in_words(space: gym.Space[Any], vocab: Vocabulary) -> gym.Space[Any]:
     if isinstance(space, spaces.Text):
-        return Words(lexicon)
+        return Words(vocab)
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({name: _in_words(part, lexicon) for name, part in space.spaces.items()})
+        return spaces.Dict({name: _in_words(part, vocab) for name, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
-        return spaces.Tuple(tuple(_in_words(part, lexicon) for part in space.spaces))
+        return spaces.Tuple(tuple(_in_words(part, vocab) for part in space.spaces))
     return space
 
 

@@ -9,11 +9,11 @@ import gymnasium as gym
 import numpy as np
 
 from robotrl.errors import ConfigError
+from robotrl.sims.gymnasium_sim.env_factory import EnvRecipe
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign
-from robotrl.sims.gymnasium_sim.making import EnvRecipe
+from robotrl.sims.gymnasium_sim.instructions import InstructionEncoder
 from robotrl.sims.gymnasium_sim.spaces import leaves, pick
 from robotrl.sims.gymnasium_sim.success import flag_in, flag_of
-from robotrl.sims.gymnasium_sim.telling import Teller
 
 
 class Spaces(NamedTuple):
@@ -29,7 +29,7 @@ def spaces_of(env: gym.Env[Any, Any]) -> Spaces:
     return Spaces(env.observation_space, env.action_space)
 
 
-class Watched(gym.Wrapper[Any, Any, Any, Any]):
+class ValidatedEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Validating wrapper: errors name the environment, row, episode step and field; `info` keeps only `success`.
 
     Args:
@@ -39,17 +39,17 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         spaces: spaces that it must have in every episode.
 
     Raises:
-        ConfigError: see `Teller`.
+        ConfigError: see `InstructionEncoder`.
     """
 
     def __init__(self, env: gym.Env[Any, Any], recipe: EnvRecipe, row: int, spaces: Spaces) -> None:
         super().__init__(env)
         try:
-            self._teller = Teller(env, recipe.telling, spaces.observation)
-            self.leaves = leaves(self._teller.space)
+            self._encoder = InstructionEncoder(env, recipe.instructions, spaces.observation)
+            self.leaves = leaves(self._encoder.space)
         except ConfigError as error:
             raise ConfigError(f"sim 'gym/{recipe.env_id}': {error}") from error
-        self.observation_space, self.action_space = self._teller.space, spaces.action
+        self.observation_space, self.action_space = self._encoder.space, spaces.action
         self._known_action_space = spaces.action
         self.info: dict[str, Any] = {}
         """Complete `info` of the last `step`."""
@@ -72,7 +72,7 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
         """Validate and encode the result of the environment's own `reset`."""
         observation, info = self._values("reset", out, 2)
         self._check_action_space()
-        return self._checked(self._worded(self._teller.started, observation, info)), {}
+        return self._checked(self._worded(self._encoder.started, observation, info)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment and validate the result."""
@@ -85,7 +85,7 @@ class Watched(gym.Wrapper[Any, Any, Any, Any]):
             if number.shape not in ((), (1,)) or number.dtype.kind not in "biuf":
                 raise self._fault(f"reward is {reward!r}: expected one number")
             reward = float(number.reshape(()))
-        observation = self._checked(self._worded(self._teller.shown, observation))
+        observation = self._checked(self._worded(self._encoder.shown, observation))
         return (
             observation,
             reward,

@@ -11,8 +11,8 @@ import gymnasium as gym
 
 from robotrl.errors import ConfigError, nearest, out_of_range
 from robotrl.sims.gymnasium_sim.faults import EnvironmentFault, Foreign, line
+from robotrl.sims.gymnasium_sim.instructions import InstructionSource
 from robotrl.sims.gymnasium_sim.pictures import draw_offscreen
-from robotrl.sims.gymnasium_sim.telling import Telling
 from robotrl.sims.interop.own_env import NAMESPACE
 from robotrl.utils.user_module import beside_the_user, user_callable, user_module
 
@@ -37,7 +37,7 @@ class EnvRecipe(NamedTuple):
     kwargs: Mapping[str, Any]
     wrappers: tuple[str, ...] = ()
     """Wrappers as "MODULE:CALLABLE"; the first is the innermost."""
-    telling: Telling | None = None
+    instructions: InstructionSource | None = None
     """Source and vocabulary of its instructions; None without text."""
     success_keys: tuple[str, ...] = ()
     """Keys of `info` with the success flag; the first one present counts."""

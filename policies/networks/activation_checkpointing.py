@@ -23,7 +23,7 @@ Make = Callable[[], AbstractContextManager[Any]]
 _around: ContextVar[Make] = ContextVar("what blocks are computed again in", default=nullcontext)
 
 
-class Recomputed(nn.Module):
+class CheckpointedBlock(nn.Module):
     """Mixin that `recompute` adds to a block's class to checkpoint its forward pass."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -31,7 +31,7 @@ class Recomputed(nn.Module):
         # a second pass would append to the key-value cache again
         if kwargs.get("past_key_values") is not None:
             return super().forward(*args, **kwargs)
-        return through(self, super().forward, *args, **kwargs)
+        return checkpointed_call(self, super().forward, *args, **kwargs)
 
 
 def recompute(network: nn.Module) -> int:
@@ -43,13 +43,13 @@ def recompute(network: nn.Module) -> int:
         The number of blocks.
     """
     stacks = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
-    blocks = {block for stack in stacks for block in stack if not isinstance(block, Recomputed)}
+    blocks = {block for stack in stacks for block in stack if not isinstance(block, CheckpointedBlock)}
     for block in blocks:
         block.__class__ = _recomputed(type(block))
     return len(blocks)
 
 
-def through(block: nn.Module, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+def checkpointed_call(block: nn.Module, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call `function`, with activation checkpointing if `recompute` has enabled it for the block.
 
     Args:
@@ -58,7 +58,7 @@ def through(block: nn.Module, function: Callable[P, R], *args: P.args, **kwargs:
         args: its positional arguments.
         kwargs: its keyword arguments.
     """
-    if not (isinstance(block, Recomputed) and torch.is_grad_enabled()):
+    if not (isinstance(block, CheckpointedBlock) and torch.is_grad_enabled()):
         return function(*args, **kwargs)
     contexts = nullcontext(), _around.get()()
     out: Any = checkpoint(
@@ -68,7 +68,7 @@ def through(block: nn.Module, function: Callable[P, R], *args: P.args, **kwargs:
 
 
 @contextmanager
-def again_in(make: Make) -> Generator[None]:
+def recompute_inside(make: Make) -> Generator[None]:
     """Make the second computation of checkpointed blocks run inside a context, too, after this one has ended.
 
     Args:
@@ -83,5 +83,5 @@ def again_in(make: Make) -> Generator[None]:
 
 @cache
 def _recomputed(cls: type[nn.Module]) -> type[nn.Module]:
-    """Subclass of `cls` with the `Recomputed` mixin."""
-    return type(cls.__name__, (Recomputed, cls), {"__module__": cls.__module__})
+    """Subclass of `cls` with the `CheckpointedBlock` mixin."""
+    return type(cls.__name__, (CheckpointedBlock, cls), {"__module__": cls.__module__})
