@@ -40,7 +40,7 @@ def test_the_page_has_every_table_and_names_every_ability(name: str) -> None:
     if isinstance(sim, HasStateIds):
         wanted |= {"starts"}
     if isinstance(sim, HasParams) and sim.params:
-        wanted |= {"randomisation"}
+        wanted |= {"randomization"}
         words += sim.params
     if isinstance(sim, HasCamera):
         words += sim.cameras
