@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import sys
-import threading
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -29,6 +25,7 @@ from robotrl.rollout.collector import Collector, Decision
 from robotrl.run.policy_checkpoint import policy_from_tree
 from robotrl.spec import Arrays, VecSim
 from robotrl.transforms import TransformGroup
+from robotrl.utils.child_process import end_with_parent
 
 GRACE_S = 5.0
 """Seconds that a process gets to end by itself before it is killed."""
@@ -129,7 +126,7 @@ def act(connection: Connection) -> None:
     Args:
         connection: connection to the learner, whose first message is the `ActorRecipe`.
     """
-    threading.Thread(target=_end_with_learner, daemon=True).start()
+    end_with_parent(GRACE_S)
     try:
         _act(connection, connection.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -140,15 +137,6 @@ def act(connection: Connection) -> None:
             traceback.print_exc()
         connection.send(Failed(type(error).__name__, str(error)))
         sys.exit(1)
-
-
-def _end_with_learner() -> None:
-    """End the actor when the learner process is gone, even while the sim hangs or takes long steps."""
-    learner = multiprocessing.parent_process()
-    assert learner is not None
-    learner.join()
-    time.sleep(GRACE_S)
-    os._exit(1)
 
 
 def _act(connection: Connection, recipe: ActorRecipe) -> None:

@@ -16,15 +16,12 @@ import multiprocessing
 import os
 import pickle
 import queue
-import signal
 import socket
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing import resource_tracker
-from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -33,7 +30,7 @@ import torch
 from torch import Tensor
 
 from robotrl.config import ActorCfg
-from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, RobotrlError
+from robotrl.errors import ConfigError, RobotrlError
 from robotrl.learners.actor.process import (
     GRACE_S,
     ActorRecipe,
@@ -55,13 +52,12 @@ from robotrl.rollout.collector import Collected
 from robotrl.run.locking import stop_requested
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import Arrays, VecSim
-from robotrl.utils.safe_path import safe_children
+from robotrl.utils.child_process import error_of_child, start_child
 
 POLL_S = 0.25
 """Seconds between two checks, while waiting, of whether the process is alive and whether the run was asked to stop."""
 STOP_S = 10.0
 """Seconds that an actor may still take to start once the run was asked to stop; it is not replaced then."""
-OURS = {kind.__name__: kind for kind in (CapabilityError, ConfigError, DataError, NumericsError, RobotrlError)}
 
 
 class ActorProcess:
@@ -79,7 +75,7 @@ class ActorProcess:
         try:
             # spawn writes the arguments before anybody reads: they must fit into a pipe's buffer
             self._process = context.Process(target=act, args=(theirs,), name="robotrl-actor", daemon=True)
-            _start(self._process)
+            start_child(self._process)
         except BaseException:
             self._connection.close()
             raise
@@ -151,9 +147,7 @@ class ActorProcess:
             self._process.join(GRACE_S)
             return f"ended with exit code {self._process.exitcode}"
         if isinstance(message, Failed):
-            if message.kind in OURS:
-                raise OURS[message.kind](f"{message.message} (in the actor's process)")
-            raise RobotrlError(f"the actor's process failed with {message.kind}: {message.message}")
+            raise error_of_child(message.kind, message.message, "the actor's process")
         self.sim_s = message.sim_s
         return message
 
@@ -197,24 +191,6 @@ class ActorProcess:
         for thread in self._threads:
             thread.join()
         self._connection.close()
-
-
-def _start(process: BaseProcess) -> None:
-    """Start an actor's process.
-
-    Raises:
-        OSError: the operating system refused.
-    """
-    # Ctrl-C reaches the whole process group. The actor inherits the blocked signal from its first moment, so the
-    # learner can save first and then end it. The resource tracker, if started with the process, would lift the block
-    # earlier
-    with safe_children():
-        resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class RemoteReplayCollector:

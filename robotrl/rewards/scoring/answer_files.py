@@ -1,0 +1,113 @@
+"""Answers in a directory, so that no later run asks a scorer about the same picture again.
+
+    DIRECTORY/SCORER/scorer.json     the scorer, by its identity, its number of outputs and the size of the pictures
+    DIRECTORY/SCORER/PROCESS.rows    one row an answer: hash of the picture, outputs, checksum
+
+SCORER is a hash of `scorer.json`. Each service appends to a file of its own, so several may share a directory. A file
+whose writer was killed may end inside a row, which is dropped; a row that does not match its checksum is dropped, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import DataError
+from robotrl.rewards.scoring.cache import KEY_BYTES
+from robotrl.utils.files import dump_json, open_plain, read_json, replace_file
+
+SCHEMA_VERSION = 1
+
+
+class AnswerFiles:
+    """Stored answers of one scorer.
+
+    All of them are held in memory, about 200 bytes each.
+
+    Args:
+        directory: directory of the answers of all scorers; created.
+        identity: the scorer's.
+        num_outputs: K.
+        picture_shape: height and width of the pictures.
+
+    Raises:
+        DataError: the directory cannot be read or written, or its `scorer.json` is of another schema or scorer.
+    """
+
+    def __init__(self, directory: str, identity: str, num_outputs: int, picture_shape: tuple[int, int]) -> None:
+        scorer = {
+            "schema_version": SCHEMA_VERSION,
+            "identity": identity,
+            "num_outputs": num_outputs,
+            "picture_shape": list(picture_shape),
+        }
+        digest = hashlib.blake2b(dump_json(scorer), digest_size=16).hexdigest()
+        self.folder = Path(directory) / digest
+        self._dtype = np.dtype([("key", f"V{KEY_BYTES}"), ("outputs", "<f4", (num_outputs,)), ("check", "<u4")])
+        self._rows = dict[bytes, bytes]()
+        self._descriptor: int | None = None
+        self.damaged = 0
+        """Rows that did not match their checksum."""
+        try:
+            self._open(scorer)
+        except OSError as error:
+            raise DataError(f"service.answers {directory} cannot be used: {error.strerror}") from error
+
+    def _open(self, scorer: dict[str, object]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "scorer.json"
+        if not path.exists():
+            replace_file(path, dump_json(scorer))
+        if read_json(path, "scorer of stored answers", SCHEMA_VERSION) != scorer:
+            raise DataError(f"{path} is of another scorer: expected the one that its folder is named after")
+        for file in sorted(self.folder.glob("*.rows")):
+            self._read(file)
+
+    def _read(self, path: Path) -> None:
+        with open_plain(path, f"stored answers {path}") as file:
+            data = file.read()
+        size = self._dtype.itemsize
+        for start in range(0, len(data) - size + 1, size):
+            body, check = data[start : start + size - 4], data[start + size - 4 : start + size]
+            if zlib.crc32(body).to_bytes(4, "little") == check:
+                self._rows[body[:KEY_BYTES]] = body[KEY_BYTES:]
+            else:
+                self.damaged += 1
+
+    def __len__(self) -> int:
+        """Number of answers."""
+        return len(self._rows)
+
+    def get(self, key: bytes) -> NDArray[np.float32] | None:
+        """Outputs (K,) of the picture with this hash; None if they are not known."""
+        row = self._rows.get(key)
+        return None if row is None else np.frombuffer(row, "<f4").astype(np.float32)
+
+    def put(self, keys: list[bytes], outputs: NDArray[np.float32]) -> None:
+        """Store the outputs (B, K) of pictures.
+
+        Raises:
+            OSError: the disk refused; nothing more can be stored.
+        """
+        data = bytearray()
+        for key, row in zip(keys, outputs.astype("<f4"), strict=True):
+            body = key + row.tobytes()
+            self._rows[key] = body[KEY_BYTES:]
+            data += body + zlib.crc32(body).to_bytes(4, "little")
+        if self._descriptor is None:
+            path = self.folder / f"{os.getpid()}-{os.urandom(6).hex()}.rows"
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if os.write(self._descriptor, data) < len(data):
+            raise OSError(0, "only a part of the answers could be written")
+
+    def close(self) -> None:
+        """Sync what was stored to the disk; may be called repeatedly."""
+        if self._descriptor is not None:
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,94 @@
+"""Pictures in memory that the trainer shares with the worker processes.
+
+The memory has no name in the file system. The kernel frees it with the last process that holds it, however the
+processes end, so nothing is left behind and nothing needs to be cleaned up.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError
+
+
+class SlotShape(NamedTuple):
+    """Number and size of the slots."""
+
+    count: int
+    height: int
+    """Pixels."""
+    width: int
+    """Pixels."""
+
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of one picture."""
+        return 3 * self.height * self.width
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the memory: stamps and pictures."""
+        return self.count * (16 + self.picture_bytes)
+
+
+class PictureSlots:
+    """Slots for pictures, one picture each.
+
+    Args:
+        shape: their shape.
+        descriptor: file descriptor of the memory, which this object then owns.
+        writable: True in the trainer; workers only read.
+    """
+
+    def __init__(self, shape: SlotShape, descriptor: int, writable: bool) -> None:
+        self.shape = shape
+        self.descriptor = descriptor
+        prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self._memory = mmap.mmap(descriptor, shape.total_bytes, prot=prot)
+        stamps = np.frombuffer(self._memory, np.int64, 2 * shape.count)
+        pixels = np.frombuffer(self._memory, np.uint8, offset=stamps.nbytes)
+        self.stamps: NDArray[np.int64] = stamps.reshape(-1, 2)
+        """(S, 2): ticket in the slot, and the number of tickets that the slot has had."""
+        self.pictures: NDArray[np.uint8] = pixels.reshape(-1, shape.height, shape.width, 3)
+        """(S, h, w, 3)."""
+
+    @classmethod
+    def reserve(cls, shape: SlotShape) -> PictureSlots:
+        """Reserve the memory of the slots.
+
+        Raises:
+            ConfigError: there is too little memory.
+        """
+        descriptor = os.memfd_create("robotrl-pictures", os.MFD_CLOEXEC)
+        try:
+            # a lack of memory shows now and not as a signal when a picture is written
+            os.posix_fallocate(descriptor, 0, shape.total_bytes)
+            return cls(shape, descriptor, writable=True)
+        except OSError as error:
+            os.close(descriptor)
+            raise ConfigError(
+                f"service.queue_frames is {shape.count}, of {shape.picture_bytes:,} bytes each, and the memory for them"
+                f" could not be reserved ({error.strerror}): expected fewer"
+            ) from error
+
+    def write(self, slot: int, ticket: int, picture: NDArray[np.uint8]) -> int:
+        """Put a picture (h, w, 3) into a slot; returns the slot's number of tickets so far."""
+        stamp = self.stamps[slot]
+        generation = int(stamp[1]) + 1
+        stamp[0], stamp[1] = ticket, generation
+        self.pictures[slot] = picture
+        return generation
+
+    def close(self) -> None:
+        """Release the memory; may be called repeatedly."""
+        if self.descriptor >= 0:
+            # a mapping cannot be closed while arrays show it
+            self.stamps, self.pictures = np.zeros((0, 2), np.int64), np.zeros((0, 1, 1, 3), np.uint8)
+            self._memory.close()
+            os.close(self.descriptor)
+            self.descriptor = -1
