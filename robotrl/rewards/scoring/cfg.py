@@ -44,7 +44,8 @@ class ServiceCfg:
     cores: tuple[int, ...] = ()
     """CPU cores that the workers are pinned to; none: they run on any."""
     answers: str | None = None
-    """Directory in which answers are kept, so that later runs with the same scorer do not ask again; None keeps none."""
+    """Directory in which answers are kept, so that later runs with the same scorer do not ask again; None stores
+    nothing."""
 
     def check(self) -> None:
         """Check the ranges.

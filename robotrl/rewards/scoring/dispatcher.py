@@ -12,7 +12,6 @@ from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.rewards.scoring.ledger import ScoreLedger
 from robotrl.rewards.scoring.slots import PictureSlots
 from robotrl.rewards.scoring.worker import (
-    RefusedBatch,
     ScoredBatch,
     ScorerReady,
     WorkerFailed,
