@@ -88,9 +88,17 @@ class PixelScorer:
 
 
 def make_scorer(
-    log: str = "", delay_s: float = 0.0, slow_s: float = 0.3, identity: str = "pixels", fails: str = ""
+    log: str = "",
+    delay_s: float = 0.0,
+    slow_s: float = 0.3,
+    identity: str = "pixels",
+    fails: str = "",
+    start_s: float = 0.0,
 ) -> Any:
-    """The factory of the recipes; `fails` makes it fail."""
+    """The factory of the recipes; `fails` makes it fail, and `start_s` slow."""
+    if log and start_s:
+        Path(log).write_text(f"{os.getpid()} 0\n")
+    time.sleep(start_s)
     if fails == "raise":
         raise LookupError("no weights in this folder")
     if fails == "exit":

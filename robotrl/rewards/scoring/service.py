@@ -133,9 +133,8 @@ class ScoringService:
         end_s = time.monotonic() + (self._cfg.wait_s if self._cfg.when_full == "wait" else 0.0)
         with self._changed:
             self._raise_failed()
+            self._check_new(tickets.tolist())
             for row, (ticket, picture, key) in enumerate(zip(tickets.tolist(), contiguous, keys, strict=True)):
-                if self._ledger.known(ticket):
-                    raise ConfigError(f"ticket {ticket} was submitted before and is not answered: expected a new one")
                 offer = self._ledger.offer(ticket, picture, key)
                 while offer is Offer.FULL and self._wait_for_room(end_s):
                     offer = self._ledger.offer(ticket, picture, key)
@@ -155,6 +154,13 @@ class ScoringService:
         self._raise_failed()
         return True
 
+    def _check_new(self, tickets: list[int]) -> None:
+        seen = set[int]()
+        for ticket in tickets:
+            if ticket in seen or self._ledger.known(ticket):
+                raise ConfigError(f"ticket {ticket} was submitted before and is not collected: expected a new one")
+            seen.add(ticket)
+
     def _check_pictures(self, tickets: NDArray[np.int64], pictures: NDArray[np.uint8]) -> None:
         if tickets.dtype != np.int64 or tickets.ndim != 1:
             raise ConfigError(f"tickets are {tickets.dtype} of shape {tickets.shape}: expected int64 of shape (n,)")
@@ -169,10 +175,7 @@ class ScoringService:
         Raises:
             RobotrlError: the service has failed.
         """
-        with self._changed:
-            answers = self._ledger.take(self.num_outputs)
-            if self._open and not len(answers.tickets):
-                self._raise_failed()
+        answers = self._take()
         self._warn()
         return answers
 
@@ -192,7 +195,16 @@ class ScoringService:
                 if left_s <= 0:
                     break
                 self._changed.wait(min(left_s, POLL_S))
-        return self.collect()
+        answers = self._take()
+        self._warn()
+        return answers
+
+    def _take(self) -> Answers:
+        with self._changed:
+            answers = self._ledger.take(self.num_outputs)
+            if self._open and not len(answers.tickets):
+                self._raise_failed()
+        return answers
 
     def forget(self, tickets: NDArray[np.int64]) -> None:
         """Drop the requests and answers of tickets (n,); unknown ones are ignored."""

@@ -11,9 +11,13 @@ import os
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError
+
+LARGEST_SHARE = 0.5
+"""Largest share of the free memory that the pictures may take."""
 
 
 class SlotShape(NamedTuple):
@@ -62,19 +66,21 @@ class PictureSlots:
         """Reserve the memory of the slots.
 
         Raises:
-            ConfigError: there is too little memory.
+            ConfigError: they would take more than half of the free memory.
         """
+        free = int(psutil.virtual_memory().available)
+        if shape.total_bytes > free * LARGEST_SHARE:
+            raise ConfigError(
+                f"service.queue_frames is {shape.count}, of {shape.picture_bytes:,} bytes each: expected fewer,"
+                f" together at most half of the {free:,} bytes of memory that are free"
+            )
         descriptor = os.memfd_create("robotrl-pictures", os.MFD_CLOEXEC)
         try:
-            # a lack of memory shows now and not as a signal when a picture is written
-            os.posix_fallocate(descriptor, 0, shape.total_bytes)
+            os.ftruncate(descriptor, shape.total_bytes)
             return cls(shape, descriptor, writable=True)
-        except OSError as error:
+        except BaseException:
             os.close(descriptor)
-            raise ConfigError(
-                f"service.queue_frames is {shape.count}, of {shape.picture_bytes:,} bytes each, and the memory for them"
-                f" could not be reserved ({error.strerror}): expected fewer"
-            ) from error
+            raise
 
     def write(self, slot: int, ticket: int, picture: NDArray[np.uint8]) -> int:
         """Put a picture (h, w, 3) into a slot; returns the slot's number of tickets so far."""

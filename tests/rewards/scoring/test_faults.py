@@ -1,0 +1,240 @@
+"""Scorers and workers that fail: what becomes of their pictures, and when the service gives up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robotrl.errors import ConfigError, RobotrlError
+from robotrl.rewards.scoring import dispatcher
+from robotrl.rewards.scoring.cfg import ServiceCfg
+from robotrl.rewards.scoring.scorer import ScorerRecipe
+from robotrl.rewards.scoring.service import ScoringService
+from tests.kits.refusals import raises_naming
+from tests.kits.scoring_kit import (
+    DIE,
+    DIE_ONCE,
+    HANG,
+    RAISE,
+    SHAPE,
+    SHAPELESS,
+    SLOW,
+    answers_of,
+    batches_in,
+    pictures_of,
+    service_of,
+)
+from tests.rewards.scoring.test_service import LONG_S, in_order, scored, tickets, until_busy
+
+CFG = ServiceCfg(batch_size=8, flush_after_s=0.0, queue_frames=64)
+
+
+def cfg_with(**changes: object) -> ServiceCfg:
+    return ServiceCfg(**{**vars(CFG), **changes})  # type: ignore[arg-type]
+
+
+def until_gone(*pids: int) -> None:
+    """Wait until processes have ended."""
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.01)
+
+
+# workers that end
+
+
+def test_a_worker_that_dies_is_replaced_and_its_pictures_are_scored_once_more(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with service_of(CFG, log=str(log)) as service:
+        (before,) = service.pids
+        with pytest.warns(UserWarning, match="exit code 9"):
+            answers = scored(service, tickets(8), {5: DIE_ONCE})
+        assert answers.valid.all()
+        np.testing.assert_array_equal(answers.outputs, answers_of(pictures_of(tickets(8), {5: DIE_ONCE})))
+        assert service.pids != [before]
+        # the batch, then each of its pictures alone
+        assert [count for _, count in batches_in(log)] == [8] + [1] * 8
+        metrics = service.metrics()
+        assert metrics["worker_restarts"] == 1 and metrics["requests_paid"] == 16 and metrics["invalid"] == 0
+
+
+def test_a_picture_that_ends_two_workers_is_invalid_and_no_other_is(tmp_path: Path) -> None:
+    with service_of(CFG) as service:
+        with pytest.warns(UserWarning, match="exit code 7"):
+            answers = scored(service, tickets(8), {2: DIE})
+        assert answers.valid.tolist() == [ticket != 2 for ticket in range(8)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert not scored(service, tickets(10, 11), {10: DIE}).valid.any()
+            assert scored(service, tickets(11, 20)).valid.all()
+        metrics = service.metrics()
+        assert metrics["worker_restarts"] == 4 and metrics["invalid"] == 2 / 18
+
+
+def test_an_idle_worker_that_is_killed_is_replaced() -> None:
+    with service_of(cfg_with(processes=2)) as service:
+        pids = service.pids
+        os.kill(pids[0], signal.SIGKILL)
+        until_gone(pids[0])
+        with pytest.warns(UserWarning, match="exit code -9"):
+            assert scored(service, tickets(40)).valid.all()
+            while len(service.pids) < 2 or pids[0] in service.pids:
+                time.sleep(0.01)
+            service.collect()
+        assert pids[1] in service.pids
+
+
+def test_a_service_whose_workers_all_die_gives_up_with_one_error() -> None:
+    with service_of(CFG) as service:
+        wanted = tickets(64)
+        service.submit(wanted, pictures_of(wanted, dict.fromkeys(range(64), DIE)))
+        said = ["exit code 7", "5 times", "tests.kits.scoring_kit:make_scorer"]
+        for call in (lambda: service.wait(LONG_S), lambda: service.submit(tickets(1), pictures_of(tickets(1)))):
+            with pytest.raises(RobotrlError) as caught:
+                call()
+            assert all(part in str(caught.value) for part in said), caught.value
+        assert service.pids == [] or not any(Path(f"/proc/{pid}").exists() for pid in service.pids)
+
+
+# workers that hang
+
+
+def test_a_worker_that_hangs_is_replaced_and_its_pictures_are_invalid(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with service_of(cfg_with(timeout_s=1.0), log=str(log)) as service:
+        (before,) = service.pids
+        with pytest.warns(UserWarning, match="did not answer for 1 s"):
+            answers = scored(service, tickets(3), {1: HANG})
+            assert not answers.valid.any() and (answers.waited_s >= 1.0).all()
+            # the first ones may time out as well, while another worker starts
+            while not scored(service, tickets(10, 12)).valid.all():
+                pass
+        until_gone(before)
+        metrics = service.metrics()
+        assert metrics["worker_restarts"] == 1 and metrics["timed_out"] >= 3 / 5 and metrics["invalid"] == 0
+
+
+def test_an_answer_that_comes_too_late_is_discarded(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    cfg = cfg_with(batch_size=1, queue_frames=2, timeout_s=1.6, cache_frames=0)
+    with service_of(cfg, log=str(log), slow_s=1.0) as service:
+        service.submit(tickets(2), pictures_of(tickets(2), {0: SLOW, 1: SLOW}))
+        # the second one has waited for the first one, and is late although its worker does not hang
+        answers = in_order(service.wait(LONG_S))
+        assert answers.valid.tolist() == [True, False]
+        # its slot has another ticket when its answer comes
+        assert service.submit(tickets(2, 4), pictures_of(tickets(2, 4))).all()
+        answers = in_order(service.wait(LONG_S))
+        assert answers.tickets.tolist() == [2, 3] and answers.outputs[:, 0].tolist() == [2, 3]
+        assert service.metrics()["worker_restarts"] == 0 and len(batches_in(log)) == 4
+
+
+@pytest.mark.filterwarnings("ignore:a worker of the scoring service did not answer")
+def test_requests_that_no_worker_took_time_out(tmp_path: Path) -> None:
+    with service_of(cfg_with(batch_size=1, queue_frames=3, timeout_s=0.3), log=str(tmp_path / "log")) as service:
+        service.submit(tickets(3), pictures_of(tickets(3), {0: HANG}))
+        answers = in_order(service.wait(LONG_S))
+        assert answers.tickets.tolist() == [0, 1, 2] and not answers.valid.any()
+        assert service.metrics()["requests_paid"] == 1 and service.metrics()["timed_out"] == 1.0
+
+
+# scorers that fail
+
+
+def test_a_scorer_that_raises_costs_its_batch_and_warns_once() -> None:
+    with service_of(cfg_with(batch_size=4)) as service:
+        with pytest.warns(UserWarning, match="ValueError: a picture of the moon.*scoring_kit.py") as caught:
+            answers = scored(service, tickets(8), {1: RAISE})
+        assert len(caught) == 1
+        assert answers.valid.tolist() == [False] * 4 + [True] * 4
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert not scored(service, tickets(8, 10), {9: RAISE}).valid.any()
+        metrics = service.metrics()
+        assert metrics["scorer_errors"] == 2 and metrics["invalid"] == 6 / 10 and metrics["worker_restarts"] == 0
+
+
+def test_outputs_of_another_shape_end_the_service() -> None:
+    with service_of(CFG) as service:
+        service.submit(tickets(3), pictures_of(tickets(3), {1: SHAPELESS}))
+        with raises_naming(RobotrlError, "scorer", "pixels", "(3,)", "(3, 2)"):
+            service.wait(LONG_S)
+
+
+# the start
+
+
+def test_an_error_of_the_factory_is_told_at_once() -> None:
+    with pytest.raises(RobotrlError) as caught:
+        service_of(cfg_with(processes=2), fails="raise")
+    assert "LookupError: no weights in this folder" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("factory", "named"),
+    [
+        ("tests.kits.scoring_kit:make_scorrer", ["make_scorrer", "tests.kits.scoring_kit:make_scorer"]),
+        ("tests.kits.no_such_kit:make", ["tests.kits.no_such_kit"]),
+        ("tests.kits.scoring_kit", ["package.module:function"]),
+    ],
+)
+def test_a_factory_that_is_not_there_is_named(factory: str, named: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ScoringService(ScorerRecipe(factory), CFG, SHAPE)
+    assert "scorer.factory" in str(caught.value) and all(part in str(caught.value) for part in named)
+
+
+def test_a_factory_that_makes_no_scorer_is_refused() -> None:
+    with raises_naming(ConfigError, "scorer.factory", "int", "num_outputs", "score"):
+        service_of(CFG, fails="no scorer")
+
+
+def test_arguments_that_cannot_be_sent_are_refused() -> None:
+    with raises_naming(ConfigError, "scorer.arguments"):
+        service_of(CFG, log=Path("log"))
+    with raises_naming(ConfigError, "scorer.arguments", "65,536"):
+        service_of(CFG, log="x" * 70_000)
+
+
+def test_workers_that_end_while_they_start_are_not_started_for_ever() -> None:
+    with pytest.raises(RobotrlError, match=r"exit code 3.* 5 times"):
+        service_of(CFG, fails="exit")
+
+
+def test_scorers_that_differ_are_refused() -> None:
+    with raises_naming(RobotrlError, "identity"):
+        service_of(cfg_with(processes=2), fails="differs")
+
+
+def test_a_failed_start_leaves_no_thread_and_no_process() -> None:
+    with pytest.raises(RobotrlError):
+        service_of(CFG, fails="raise")
+    assert not [thread for thread in threading.enumerate() if thread.name == "robotrl-scoring"]
+
+
+# the end
+
+
+def test_closing_ends_workers_that_are_busy(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    service = service_of(cfg_with(processes=2, batch_size=1), log=str(log))
+    pids = service.pids
+    service.submit(tickets(6), pictures_of(tickets(6), {0: HANG}))
+    until_busy(log, 2)
+    service.close()
+    until_gone(*pids)
+    assert service.pending == 0 and dispatcher.GRACE_S < 5
+    assert 0 not in service.collect().tickets
+
+
+def test_an_error_inside_the_block_closes_the_service() -> None:
+    with pytest.raises(ZeroDivisionError), service_of(CFG) as service:
+        pids = service.pids
+        raise ZeroDivisionError
+    until_gone(*pids)
