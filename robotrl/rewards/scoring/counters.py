@@ -18,7 +18,7 @@ class ServiceCounters:
     submitted: int = 0
     accepted: int = 0
     hits: int = 0
-    """Pictures whose answer was known already."""
+    """Pictures whose answer was known, or on its way for the same picture."""
     dropped: int = 0
     """Pictures that found the queue full."""
     refused: int = 0

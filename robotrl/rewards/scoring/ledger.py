@@ -29,9 +29,14 @@ class Offer(Enum):
     """Reception of a picture."""
 
     HIT = "its answer is known"
+    JOINED = "the same picture waits for its answer"
     QUEUED = "it waits for a worker"
     FULL = "the queue is full"
     REFUSED = "the budget is spent"
+
+
+ACCEPTED = frozenset({Offer.HIT, Offer.JOINED, Offer.QUEUED})
+"""Offers that get an answer."""
 
 
 class Answers(NamedTuple):
@@ -77,6 +82,8 @@ class ScoreLedger:
         if outputs is not None:
             self._ready[ticket] = (outputs, 0.0)
             return Offer.HIT
+        if key is not None and self.requests.join(ticket, key, time.monotonic()):
+            return Offer.JOINED
         if not self.requests.affordable:
             return Offer.REFUSED
         if self.requests.full:
@@ -94,8 +101,8 @@ class ScoreLedger:
         """Count a submitted picture."""
         counters = self.counters
         counters.submitted += 1
-        counters.accepted += offer in (Offer.HIT, Offer.QUEUED)
-        counters.hits += offer is Offer.HIT
+        counters.accepted += offer in ACCEPTED
+        counters.hits += offer in (Offer.HIT, Offer.JOINED)
         counters.dropped += offer is Offer.FULL
         counters.refused += offer is Offer.REFUSED
 
@@ -110,14 +117,13 @@ class ScoreLedger:
             if not finite[row]:
                 self._invalid(request, now_s)
                 continue
-            outputs, waited_s = batch.outputs[row].copy(), now_s - request.submitted_s
-            self.counters.latencies_s.append(waited_s)
-            if request.wanted:
-                self._ready[ticket] = (outputs, waited_s)
+            outputs = batch.outputs[row].copy()
+            self.counters.latencies_s.append(now_s - request.submitted_s)
             if request.key is not None:
                 self._cache.put(request.key, outputs)
                 keys.append(request.key)
                 kept.append(row)
+            self._answer(request, outputs, now_s)
             self.requests.close(request)
         self._store(keys, batch.outputs[kept])
 
@@ -147,7 +153,7 @@ class ScoreLedger:
             if not self.requests.is_open(request):
                 continue
             request.deaths += 1
-            if not request.wanted:
+            if not request.tickets:
                 self.requests.close(request)
             elif request.deaths >= DEATHS or not self.requests.retry(request):
                 self._invalid(request, now_s)
@@ -156,15 +162,18 @@ class ScoreLedger:
         """Close requests that have been open for too long; returns whether there were any."""
         late = self.requests.expire(now_s)
         for request in late:
-            self._ready[request.ticket] = (None, now_s - request.submitted_s)
-        self.counters.timed_out += len(late)
+            self.counters.timed_out += len(request.tickets)
+            self._answer(request, None, now_s)
         return bool(late)
 
     def _invalid(self, request: ScoreRequest, now_s: float) -> None:
-        self.counters.invalid += 1
-        if request.wanted:
-            self._ready[request.ticket] = (None, now_s - request.submitted_s)
+        self.counters.invalid += len(request.tickets)
+        self._answer(request, None, now_s)
         self.requests.close(request)
+
+    def _answer(self, request: ScoreRequest, outputs: NDArray[np.float32] | None, now_s: float) -> None:
+        for ticket, submitted_s in request.tickets.items():
+            self._ready[ticket] = (outputs, now_s - submitted_s)
 
     def forget(self, tickets: Iterable[int]) -> None:
         """Drop the requests and answers of tickets."""

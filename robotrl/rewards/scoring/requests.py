@@ -21,16 +21,18 @@ class ScoreRequest:
     """A picture that waits for its score."""
 
     ticket: int
+    """Ticket that it was opened for, with which its slot is stamped."""
     slot: int
     generation: int
     """Number of tickets that its slot has had, this one included."""
     submitted_s: float
     key: bytes | None
     """Hash of the picture; None where answers are not kept."""
+    tickets: dict[int, float]
+    """Tickets that want the answer, with the times when they were submitted: several if the same picture was submitted
+    again before the answer came, none if they were forgotten."""
     deaths: int = 0
     """Workers that ended while they scored it."""
-    wanted: bool = True
-    """False once its ticket was forgotten."""
 
 
 class RequestTable:
@@ -54,6 +56,7 @@ class RequestTable:
         self._alone = deque[ScoreRequest]()
         """Requests during which a worker ended: each is scored in a batch of its own."""
         self._by_ticket = dict[int, ScoreRequest]()
+        self._by_key = dict[bytes, ScoreRequest]()
         self.paid = 0
         """Pictures that were given to a worker."""
 
@@ -64,7 +67,7 @@ class RequestTable:
 
     @property
     def pending(self) -> int:
-        """Number of open requests whose ticket is wanted."""
+        """Number of tickets that want an answer."""
         return len(self._by_ticket)
 
     @property
@@ -79,15 +82,26 @@ class RequestTable:
         return not self._free
 
     def __contains__(self, ticket: int) -> bool:
-        """True if a request of the ticket is open and wanted."""
+        """True if the ticket wants an answer."""
         return ticket in self._by_ticket
 
     def add(self, ticket: int, picture: NDArray[np.uint8], key: bytes | None, now_s: float) -> None:
         """Open a request; there must be a free slot."""
         slot = self._free.pop()
         generation = self._slots.write(slot, ticket, picture)
-        request = ScoreRequest(ticket, slot, generation, now_s, key)
+        request = ScoreRequest(ticket, slot, generation, now_s, key, {ticket: now_s})
         self._open[slot] = self._waiting[slot] = self._by_ticket[ticket] = request
+        if key is not None:
+            self._by_key[key] = request
+
+    def join(self, ticket: int, key: bytes, now_s: float) -> bool:
+        """Let a ticket wait for the answer of an open request of the same picture; False if there is none."""
+        request = self._by_key.get(key)
+        if request is None:
+            return False
+        request.tickets[ticket] = now_s
+        self._by_ticket[ticket] = request
+        return True
 
     def is_due(self, now_s: float) -> bool:
         """True if a batch should be scored now: it is full, or its oldest request has waited long enough."""
@@ -140,8 +154,10 @@ class RequestTable:
         del self._open[request.slot]
         if self._waiting.pop(request.slot, None) is None and request in self._alone:
             self._alone.remove(request)
-        if request.wanted:
-            del self._by_ticket[request.ticket]
+        for ticket in request.tickets:
+            del self._by_ticket[ticket]
+        if request.key is not None:
+            del self._by_key[request.key]
         self._free.append(request.slot)
 
     def retry(self, request: ScoreRequest) -> bool:
@@ -164,14 +180,13 @@ class RequestTable:
                 self._waiting.move_to_end(request.slot, last=False)
 
     def expire(self, now_s: float) -> list[ScoreRequest]:
-        """Close the requests that have been open for too long; returns those that were wanted."""
+        """Close the requests that have been open for too long, and return them."""
         late = list[ScoreRequest]()
         while self._open:
             oldest = next(iter(self._open.values()))
             if now_s < oldest.submitted_s + self._cfg.timeout_s:
                 break
-            if oldest.wanted:
-                late.append(oldest)
+            late.append(oldest)
             self.close(oldest)
         return late
 
@@ -181,13 +196,11 @@ class RequestTable:
             self.close(request)
 
     def forget(self, tickets: Iterable[int]) -> None:
-        """Drop the requests of tickets; those that a worker has stay open, but are no longer wanted."""
+        """Drop tickets, and those requests that nobody wants and no worker has."""
         for ticket in tickets:
-            request = self._by_ticket.get(ticket)
+            request = self._by_ticket.pop(ticket, None)
             if request is None:
                 continue
-            if request.slot in self._waiting or request in self._alone:
+            del request.tickets[ticket]
+            if not request.tickets and (request.slot in self._waiting or request in self._alone):
                 self.close(request)
-            else:
-                del self._by_ticket[ticket]
-                request.wanted = False

@@ -18,7 +18,7 @@ from robotrl.rewards.scoring.answer_files import AnswerFiles
 from robotrl.rewards.scoring.cache import picture_key
 from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.rewards.scoring.dispatcher import Dispatcher
-from robotrl.rewards.scoring.ledger import Answers, Offer, ScoreLedger
+from robotrl.rewards.scoring.ledger import ACCEPTED, Answers, Offer, ScoreLedger
 from robotrl.rewards.scoring.scorer import ScorerRecipe
 from robotrl.rewards.scoring.slots import PictureSlots, SlotShape
 from robotrl.rewards.scoring.worker import ScorerReady, WorkerSetup
@@ -139,7 +139,7 @@ class ScoringService:
                 while offer is Offer.FULL and self._wait_for_room(end_s):
                     offer = self._ledger.offer(ticket, picture, key)
                 self._ledger.count(offer)
-                accepted[row] = offer in (Offer.HIT, Offer.QUEUED)
+                accepted[row] = offer in ACCEPTED
         self._dispatcher.wake()
         self._warn()
         return accepted

@@ -61,8 +61,10 @@ FORKS = """
     fork.join()
     print(fork.exitcode)
     service.submit(np.arange(10, 14), pictures_of(np.arange(10, 14)))
-    answers = service.wait(5)
-    print(sorted(answers.tickets.tolist()), len(service.pids))
+    found = []
+    while len(found) < 4:
+        found += service.wait(0.01).tickets.tolist()
+    print(sorted(found), len(service.pids))
 """
 
 
@@ -78,6 +80,15 @@ def start(folder: Path, ends: str) -> subprocess.Popen[str]:
 def pids_of(trainer: subprocess.Popen[str]) -> list[int]:
     assert trainer.stdout is not None
     return [int(pid) for pid in trainer.stdout.readline().split()]
+
+
+def rest_of(trainer: subprocess.Popen[str]) -> tuple[str, str]:
+    """Wait for the trainer's end; returns its remaining output, and its errors."""
+    # not `communicate`, which leaves out what reading a line has read ahead
+    assert trainer.stdout is not None and trainer.stderr is not None
+    out, said = trainer.stdout.read(), trainer.stderr.read()
+    trainer.wait()
+    return out, said
 
 
 def until_ended(*pids: int) -> None:
@@ -103,7 +114,7 @@ def test_workers_end_by_themselves_when_the_trainer_is_killed(tmp_path: Path) ->
         # memory without a name: the kernel frees it with the last process that holds it
         assert "/memfd:robotrl-pictures (deleted)" in Path(f"/proc/{pid}/maps").read_text()
     trainer.kill()
-    _, said = trainer.communicate()
+    _, said = rest_of(trainer)
     until_ended(*pids)
     assert said == ""
 
@@ -113,7 +124,7 @@ def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path: Path, ends: str
     trainer = start(tmp_path, ends)
     pids = pids_of(trainer) if ends == STOPS else [until_logged(tmp_path / "log")]
     os.killpg(trainer.pid, signal.SIGINT)
-    out, said = trainer.communicate()
+    out, said = rest_of(trainer)
     assert (trainer.returncode, out, said) == (0, "stopped\n", "")
     until_ended(*pids)
 
@@ -121,7 +132,7 @@ def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path: Path, ends: str
 def test_a_trainer_that_ends_without_closing_ends_its_workers(tmp_path: Path) -> None:
     trainer = start(tmp_path, LEAVES)
     pids = pids_of(trainer)
-    _, said = trainer.communicate()
+    _, said = rest_of(trainer)
     assert (trainer.returncode, said) == (0, "")
     until_ended(*pids)
 
@@ -129,7 +140,7 @@ def test_a_trainer_that_ends_without_closing_ends_its_workers(tmp_path: Path) ->
 def test_a_fork_of_the_trainer_has_no_part_in_the_service(tmp_path: Path) -> None:
     trainer = start(tmp_path, FORKS)
     pids = pids_of(trainer)
-    out, said = trainer.communicate()
+    out, said = rest_of(trainer)
     assert said == ""
     # one worker hangs; the other one goes on
     assert out.splitlines() == ["True", "0", "[10, 11, 12, 13] 2"]

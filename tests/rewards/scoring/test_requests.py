@@ -168,6 +168,37 @@ def test_requests_that_wait_to_be_retried_can_be_forgotten_and_time_out(slots: P
     assert ledger.requests.waiting == 0 and ledger.take(2).tickets.tolist() == [1, 3]
 
 
+def test_the_same_picture_is_asked_about_once_while_it_waits(slots: PictureSlots) -> None:
+    ledger = ScoreLedger(slots, CFG)
+    pictures = pictures_of(np.array([5, 5, 5, 6]))
+    offers = [ledger.offer(ticket, picture, picture.tobytes()) for ticket, picture in enumerate(pictures)]
+    assert offers == [Offer.QUEUED, Offer.JOINED, Offer.JOINED, Offer.QUEUED]
+    assert ledger.requests.waiting == 2 and ledger.requests.pending == 4
+    # the picture is still wanted without the ticket that came first
+    ledger.forget([0])
+    batch = ledger.requests.next_batch(1e9)
+    assert ledger.offer(4, pictures[0], pictures[0].tobytes()) is Offer.JOINED
+    ledger.scored(scored(slots, batch), 1e9)
+    found = ledger.take(2)
+    assert found.tickets.tolist() == [1, 2, 4, 3] and found.outputs[:, 0].tolist() == [5, 5, 5, 6]
+    assert ledger.requests.paid == 2 and ledger.requests.pending == 0
+    assert ledger.offer(5, pictures[0], pictures[0].tobytes()) is Offer.HIT
+
+
+def test_tickets_of_one_picture_share_its_fate(slots: PictureSlots) -> None:
+    ledger = ScoreLedger(slots, CFG)
+    picture = pictures_of(np.array([5]))[0]
+    for ticket in range(3):
+        ledger.offer(ticket, picture, b"key")
+    assert ledger.expire(1e9)
+    assert ledger.take(2).tickets.tolist() == [0, 1, 2] and ledger.counters.timed_out == 3
+    assert ledger.offer(3, picture, b"key") is Offer.QUEUED
+    ledger.offer(4, picture, b"key")
+    ledger.forget([3, 4])
+    assert ledger.requests.waiting == 0 and ledger.requests.pending == 0
+    assert ledger.offer(5, picture, b"key") is Offer.QUEUED
+
+
 def test_the_budget_holds_with_retries(slots: PictureSlots) -> None:
     cfg = ServiceCfg(batch_size=3, queue_frames=4, max_requests=4)
     ledger = ScoreLedger(slots, cfg)
