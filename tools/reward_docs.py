@@ -1,8 +1,8 @@
 """Writes the tables of the pages about rewards from the code: `python tools/reward_docs.py [--check]`.
 
 The text between `<!-- BLOCK:begin -->` and `<!-- BLOCK:end -->` is generated; everything else is prose. `rewards` is
-the index in docs/rewards.md, `fields NAME` the settings of a source. tests/docs/test_reward_pages.py fails if a page is
-out of date.
+the index in docs/rewards.md, `fields NAME` the settings of a source, `settings service` those of the scoring service.
+tests/docs/test_reward_pages.py fails if a page is out of date.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from sim_docs import BLOCK, Asked, table
 from sim_docs import fields as fields_of
 
 from robotrl.registry import REWARDS
+from robotrl.rewards.scoring.cfg import ServiceCfg
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 INDEX = DOCS / "rewards.md"
 FOLDER = DOCS / "rewards"
+SHARED = {"scoring"}
+"""Pages about what several sources build on."""
 
 
 def page_of(name: str) -> tuple[Path, str]:
@@ -51,15 +54,26 @@ def fields(name: str) -> str:
     """Settings of a source, with its weight."""
     cfg = REWARDS.load(name)
     weight = "| `weight` | 1 | Factor of the source in the sum. |\n"
-    return fields_of(Asked("", (cfg.__module__, cfg.__qualname__), {})) + weight
+    return settings(cfg) + weight
+
+
+def settings(cfg: type) -> str:
+    """Fields of a dataclass."""
+    return fields_of(Asked("", (cfg.__module__, cfg.__qualname__), {}))
+
+
+def block(name: str, words: str) -> str:
+    """Text of a block."""
+    if name == "rewards":
+        return rewards()
+    return settings(ServiceCfg) if name == "settings" else fields(words)
 
 
 def filled(page: Path) -> str:
     """Text of a page with regenerated blocks."""
 
     def fill(found: re.Match[str]) -> str:
-        made = rewards() if found["block"] == "rewards" else fields(found["words"].strip())
-        return found[1] + made + found[5]
+        return found[1] + block(found["block"], found["words"].strip()) + found[5]
 
     return BLOCK.sub(fill, page.read_text())
 

@@ -43,7 +43,7 @@ def test_every_source_has_a_page_with_its_settings() -> None:
         assert wanted in page.read_text(), name
     assert {page.stem for page in reward_docs.FOLDER.glob("*.md")} == {
         reward_docs.page_of(name)[0].stem for name in reward_docs.ours()
-    }
+    } | reward_docs.SHARED
 
 
 def test_the_list_of_the_page_is_read(tmp_path: Path) -> None:

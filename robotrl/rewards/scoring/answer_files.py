@@ -40,7 +40,7 @@ class AnswerFiles:
     """
 
     def __init__(self, directory: str, identity: str, num_outputs: int, picture_shape: tuple[int, int]) -> None:
-        scorer = {
+        scorer: dict[str, object] = {
             "schema_version": SCHEMA_VERSION,
             "identity": identity,
             "num_outputs": num_outputs,

@@ -13,7 +13,8 @@ KEY_BYTES = 16
 
 def picture_key(picture: NDArray[np.uint8]) -> bytes:
     """Hash of a picture (h, w, 3), contiguous; pictures of one service have one shape."""
-    return hashlib.blake2b(picture, digest_size=KEY_BYTES).digest()
+    # processors have instructions for it: half of blake2's time
+    return hashlib.sha256(picture.data).digest()[:KEY_BYTES]
 
 
 class AnswerCache:

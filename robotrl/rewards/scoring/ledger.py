@@ -108,7 +108,7 @@ class ScoreLedger:
 
     def scored(self, batch: ScoredBatch, now_s: float) -> None:
         """Take the outputs of a batch; those of closed requests are discarded."""
-        finite = np.isfinite(batch.outputs).all(1).tolist()
+        finite: list[bool] = np.all(np.isfinite(batch.outputs), axis=1).tolist()
         keys, kept = list[bytes](), list[int]()
         for row, (slot, ticket, generation) in enumerate(batch.stamps.tolist()):
             request = self.requests.find(slot, ticket, generation)

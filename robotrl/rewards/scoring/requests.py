@@ -48,7 +48,7 @@ class RequestTable:
 
     def __init__(self, slots: PictureSlots, cfg: ServiceCfg) -> None:
         self._slots, self._cfg = slots, cfg
-        self._free = list(range(slots.shape.count))
+        self._free = list(range(slots.shape.slots))
         self._open = OrderedDict[int, ScoreRequest]()
         """By slot, the oldest first."""
         self._waiting = OrderedDict[int, ScoreRequest]()

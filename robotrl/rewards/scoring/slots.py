@@ -23,7 +23,7 @@ LARGEST_SHARE = 0.5
 class SlotShape(NamedTuple):
     """Number and size of the slots."""
 
-    count: int
+    slots: int
     height: int
     """Pixels."""
     width: int
@@ -37,7 +37,7 @@ class SlotShape(NamedTuple):
     @property
     def total_bytes(self) -> int:
         """Bytes of the memory: stamps and pictures."""
-        return self.count * (16 + self.picture_bytes)
+        return self.slots * (16 + self.picture_bytes)
 
 
 class PictureSlots:
@@ -54,7 +54,7 @@ class PictureSlots:
         self.descriptor = descriptor
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._memory = mmap.mmap(descriptor, shape.total_bytes, prot=prot)
-        stamps = np.frombuffer(self._memory, np.int64, 2 * shape.count)
+        stamps = np.frombuffer(self._memory, np.int64, 2 * shape.slots)
         pixels = np.frombuffer(self._memory, np.uint8, offset=stamps.nbytes)
         self.stamps: NDArray[np.int64] = stamps.reshape(-1, 2)
         """(S, 2): ticket in the slot, and the number of tickets that the slot has had."""
@@ -71,7 +71,7 @@ class PictureSlots:
         free = int(psutil.virtual_memory().available)
         if shape.total_bytes > free * LARGEST_SHARE:
             raise ConfigError(
-                f"service.queue_frames is {shape.count}, of {shape.picture_bytes:,} bytes each: expected fewer,"
+                f"service.queue_frames is {shape.slots}, of {shape.picture_bytes:,} bytes each: expected fewer,"
                 f" together at most half of the {free:,} bytes of memory that are free"
             )
         descriptor = os.memfd_create("robotrl-pictures", os.MFD_CLOEXEC)
