@@ -107,6 +107,10 @@ def make_scorer(
         identity = f"{identity}-{os.getpid()}"
     if fails == "no scorer":
         return 7
+    if fails == "no outputs":
+        scorer = PixelScorer(log, delay_s, slow_s, identity)
+        scorer.num_outputs = 0
+        return scorer
     return PixelScorer(log, delay_s, slow_s, identity)
 
 

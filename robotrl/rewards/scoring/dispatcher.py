@@ -22,7 +22,7 @@ from robotrl.rewards.scoring.worker_process import WorkerProcess
 from robotrl.utils.child_process import error_of_child
 
 LOSSES = 5
-"""Workers lost in a row, without one answer, before the service gives up."""
+"""Workers lost in a row, without one answer, before the service gives up; one more for each further process."""
 START_S = 600.0
 """Seconds that a worker may take to make its scorer."""
 GRACE_S = 1.0
@@ -220,10 +220,10 @@ class Dispatcher:
     def _count_loss(self, what: str) -> None:
         """Count a lost worker; too many in a row end the service."""
         self._losses += 1
-        if self._losses >= LOSSES:
+        if self._losses >= LOSSES + self._cfg.processes - 1:
             self._fail(
                 RobotrlError(
-                    f"{PROCESS} {what}: workers were lost {LOSSES} times in a row without one answer in between"
+                    f"{PROCESS} {what}: workers were lost {self._losses} times in a row without one answer in between"
                     f" (scorer {self._setup.recipe.factory})"
                 )
             )

@@ -71,6 +71,8 @@ class ScorerRecipe:
         if not isinstance(made, PictureScorer):
             kind = type(made).__name__
             raise ConfigError(f"{asked} a {kind}: expected a scorer with `identity`, `num_outputs` and `score`")
+        if type(made.identity) is not str or not made.identity:
+            raise ConfigError(f"{asked} a scorer with identity {short(repr(made.identity))}: expected a text")
         if type(made.num_outputs) is not int or made.num_outputs < 1:
             raise ConfigError(f"{asked} a scorer with num_outputs {short(repr(made.num_outputs))}: expected 1 or more")
         return made

@@ -72,7 +72,7 @@ class ScoringService:
             raise
 
     def _wait_for_workers(self) -> ScorerReady:
-        with self._changed:
+        with self._lock():
             while not self._dispatcher.all_ready:
                 self._raise_failed()
                 if stop_requested():
@@ -86,7 +86,7 @@ class ScoringService:
         height, width = self._slots.shape.height, self._slots.shape.width
         files = AnswerFiles(directory, self.identity, self.num_outputs, (height, width))
         if files.damaged:
-            warnings.warn(f"{files.damaged} damaged answers in {files.folder} are asked for again", stacklevel=4)
+            warnings.warn(f"{files.damaged} damaged answers in {files.folder} are asked for again", stacklevel=3)
         return files
 
     @property
@@ -102,7 +102,7 @@ class ScoringService:
     @property
     def pending(self) -> int:
         """Number of tickets without an answer yet, those forgotten left out."""
-        with self._changed:
+        with self._lock():
             return self._ledger.requests.pending
 
     @property
@@ -131,7 +131,7 @@ class ScoringService:
         keys = [picture_key(picture) for picture in contiguous] if keep else [None] * len(contiguous)
         accepted = np.zeros(len(contiguous), np.bool_)
         end_s = time.monotonic() + (self._cfg.wait_s if self._cfg.when_full == "wait" else 0.0)
-        with self._changed:
+        with self._lock():
             self._raise_failed()
             self._check_new(tickets.tolist())
             for row, (ticket, picture, key) in enumerate(zip(tickets.tolist(), contiguous, keys, strict=True)):
@@ -165,7 +165,7 @@ class ScoringService:
         if tickets.dtype != np.int64 or tickets.ndim != 1:
             raise ConfigError(f"tickets are {tickets.dtype} of shape {tickets.shape}: expected int64 of shape (n,)")
         expected = (len(tickets), self._slots.shape.height, self._slots.shape.width, 3)
-        if self._open and (pictures.dtype != np.uint8 or pictures.shape != expected):
+        if pictures.dtype != np.uint8 or pictures.shape != expected:
             found = f"{pictures.dtype} of shape {pictures.shape}"
             raise ConfigError(f"pictures are {found}: expected uint8 of shape {expected}")
 
@@ -188,7 +188,7 @@ class ScoringService:
             RobotrlError: the service has failed.
         """
         end_s = time.monotonic() + limit_s
-        with self._changed:
+        with self._lock():
             while self._open and self._ledger.requests.pending and not stop_requested():
                 self._raise_failed()
                 left_s = end_s - time.monotonic()
@@ -200,7 +200,7 @@ class ScoringService:
         return answers
 
     def _take(self) -> Answers:
-        with self._changed:
+        with self._lock():
             answers = self._ledger.take(self.num_outputs)
             if self._open and not len(answers.tickets):
                 self._raise_failed()
@@ -208,12 +208,12 @@ class ScoringService:
 
     def forget(self, tickets: NDArray[np.int64]) -> None:
         """Drop the requests and answers of tickets (n,); unknown ones are ignored."""
-        with self._changed:
+        with self._lock():
             self._ledger.forget(tickets.tolist())
 
     def metrics(self) -> dict[str, float]:
         """Scalars to log: length of the queue, pictures paid for, and those of `ServiceCounters`."""
-        with self._changed:
+        with self._lock():
             requests = self._ledger.requests
             counts = {"queue_length": float(requests.waiting), "requests_paid": float(requests.paid)}
             return counts | self._ledger.counters.scalars()
@@ -223,11 +223,15 @@ class ScoringService:
             raise self._dispatcher.error
         if not self._open:
             raise RobotrlError("the scoring service is closed: expected an open one")
+
+    def _lock(self) -> threading.Condition:
+        # in a fork the lock may be held for ever
         if os.getpid() != self._owner:
             raise RobotrlError("the scoring service belongs to the process that made it: expected one of this process")
+        return self._changed
 
     def _warn(self) -> None:
-        with self._changed:
+        with self._lock():
             notices, self._ledger.notices = self._ledger.notices, []
         for notice in notices:
             warnings.warn(notice, stacklevel=3)
@@ -240,11 +244,14 @@ class ScoringService:
         self._open = False
         atexit.unregister(self.close)
         self._dispatcher.close()
-        with self._changed:
+        with self._lock():
             self._ledger.requests.drop_all()
         self._slots.close()
-        if self._ledger.files is not None:
-            self._ledger.files.close()
+        try:
+            if self._ledger.files is not None:
+                self._ledger.files.close()
+        except OSError as error:
+            warnings.warn(f"stored answers may be lost in a power cut: {error.strerror}", stacklevel=2)
 
     def __enter__(self) -> Self:
         return self

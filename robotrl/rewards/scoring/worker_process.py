@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from contextlib import suppress
 from multiprocessing.reduction import send_handle
 
 import numpy as np
@@ -15,6 +16,9 @@ from robotrl.utils.child_process import start_child
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that numpy's and torch's linear algebra read when they are loaded."""
+
+KILLED_S = 5.0
+"""Seconds to wait for the end of a process that was killed."""
 
 
 class WorkerProcess:
@@ -37,9 +41,10 @@ class WorkerProcess:
             start_child(self._process, dict.fromkeys(THREAD_VARIABLES, str(setup.threads)))
             self.pid = self._process.pid
             assert self.pid is not None
-            # both fit into the pipe's buffer, so that nothing waits here; an end of the worker shows when it is read
-            self.connection.send(setup)
-            send_handle(self.connection, slots.descriptor, self.pid)
+            # a worker that has ended already is noticed as any other; both fit into the pipe's buffer: nothing waits
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self.connection.send(setup)
+                send_handle(self.connection, slots.descriptor, self.pid)
         except BaseException:
             self.connection.close()
             raise
@@ -98,4 +103,5 @@ class WorkerProcess:
         self._process.join(grace_s)
         if self._process.exitcode is None:
             self._process.kill()
-            self._process.join()
+            # one that the kernel does not let go, in a read of a dead disk, is left behind
+            self._process.join(KILLED_S)

@@ -195,6 +195,13 @@ def test_a_factory_that_makes_no_scorer_is_refused() -> None:
         service_of(CFG, fails="no scorer")
 
 
+def test_a_scorer_that_does_not_say_what_it_is_is_refused() -> None:
+    with raises_naming(ConfigError, "scorer.factory", "identity"):
+        service_of(CFG, identity="")
+    with raises_naming(ConfigError, "scorer.factory", "num_outputs", 0):
+        service_of(CFG, fails="no outputs")
+
+
 def test_arguments_that_cannot_be_sent_are_refused() -> None:
     with raises_naming(ConfigError, "scorer.arguments"):
         service_of(CFG, log=Path("log"))
