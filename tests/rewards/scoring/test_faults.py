@@ -16,12 +16,13 @@ from robotrl.errors import ConfigError, RobotrlError
 from robotrl.rewards.scoring import dispatcher
 from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.rewards.scoring.scorer import ScorerRecipe
-from robotrl.rewards.scoring.service import ScoringService
+from robotrl.rewards.scoring.service import Answers, ScoringService
 from tests.kits.refusals import raises_naming
 from tests.kits.scoring_kit import (
     DIE,
     DIE_ONCE,
     HANG,
+    NAN,
     RAISE,
     SHAPE,
     SHAPELESS,
@@ -245,3 +246,29 @@ def test_an_error_inside_the_block_closes_the_service() -> None:
         pids = service.pids
         raise ZeroDivisionError
     until_gone(*pids)
+
+
+@pytest.mark.filterwarnings("ignore:the scorer raised", "ignore:a worker of the scoring service")
+def test_with_random_faults_each_ticket_gets_its_own_answer_once() -> None:
+    random = np.random.default_rng(0)
+    cfg = cfg_with(processes=2, batch_size=16, queue_frames=256, when_full="wait", wait_s=LONG_S, cache_frames=100)
+    found, kills = list[Answers](), 0
+    with service_of(cfg, delay_s=0.01) as service:
+        for first in range(0, 12_800, 64):
+            wanted = tickets(first, first + 64)
+            # some pictures come again under another ticket
+            shown = np.where(random.random(64) < 0.2, np.maximum(wanted - random.integers(1, 200, 64), 0), wanted)
+            faults = {int(t): int(random.choice([NAN, RAISE, DIE])) for t in wanted if random.random() < 0.0005}
+            assert service.submit(wanted, pictures_of(shown, faults)).all()
+            if first % 3200 == 1600:
+                os.kill(service.pids[0], signal.SIGKILL)
+                kills += 1
+            found.append(service.collect())
+        found.append(service.wait(LONG_S))
+        metrics = service.metrics()
+    answers = in_order(Answers(*(np.concatenate(parts) for parts in zip(*found, strict=True))))
+    np.testing.assert_array_equal(answers.tickets, tickets(12_800))
+    told = answers.outputs[answers.valid, 0].astype(np.int64)
+    late = answers.tickets[answers.valid] - told
+    assert ((late >= 0) & (late < 200)).all() and (late > 0).sum() > 1000 and answers.valid.mean() > 0.9
+    assert metrics["worker_restarts"] >= kills == 4 and metrics["hit_rate"] > 0
