@@ -22,10 +22,10 @@ from robotrl.learners.replay_collector import Acting
 from robotrl.replay.buffer import StepRecord
 from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Collector, Decision
+from robotrl.run.child_process import end_with_parent
 from robotrl.run.policy_checkpoint import policy_from_tree
 from robotrl.spec import Arrays, VecSim
 from robotrl.transforms import TransformGroup
-from robotrl.utils.child_process import end_with_parent
 
 GRACE_S = 5.0
 """Seconds that a process gets to end by itself before it is killed."""

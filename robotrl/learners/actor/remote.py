@@ -49,10 +49,10 @@ from robotrl.replay.buffer import StepRecord
 from robotrl.replay.corrections import add_corrections
 from robotrl.replay.types import HUMAN
 from robotrl.rollout.collector import Collected
+from robotrl.run.child_process import error_of_child, start_child
 from robotrl.run.locking import stop_requested
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import Arrays, VecSim
-from robotrl.utils.child_process import error_of_child, start_child
 
 POLL_S = 0.25
 """Seconds between two checks, while waiting, of whether the process is alive and whether the run was asked to stop."""

@@ -19,7 +19,7 @@ from robotrl.rewards.scoring.worker import (
     WorkerSetup,
 )
 from robotrl.rewards.scoring.worker_process import WorkerProcess
-from robotrl.utils.child_process import error_of_child
+from robotrl.run.child_process import error_of_child
 
 LOSSES = 5
 """Workers lost in a row, without one answer, before the service gives up; one more for each further process."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from robotrl.errors import RobotrlError, short
 from robotrl.rewards.scoring.scorer import PictureScorer, ScorerRecipe
 from robotrl.rewards.scoring.slots import PictureSlots, SlotShape
-from robotrl.utils.child_process import end_with_parent
+from robotrl.run.child_process import end_with_parent
 
 LONGEST_TEXT = 400
 """Characters of an error's text."""

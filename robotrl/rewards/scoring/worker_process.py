@@ -12,7 +12,7 @@ import numpy as np
 from robotrl.rewards.scoring.requests import ScoreRequest
 from robotrl.rewards.scoring.slots import PictureSlots
 from robotrl.rewards.scoring.worker import BatchOrder, ScorerReady, WorkerMessage, WorkerSetup, work
-from robotrl.utils.child_process import start_child
+from robotrl.run.child_process import start_child
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that numpy's and torch's linear algebra read when they are loaded."""
