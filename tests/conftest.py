@@ -63,6 +63,7 @@ SLOW_FIRST = (
     "learners/test_frames.py",
     "rewards/test_rewards.py",
     "rewards/test_process.py",
+    "rewards/scoring/test_faults.py",
     "sims/bev/test_drive.py",
     "structure/test_stored_v0_1.py",
     "algos/test_vla_rl.py",
