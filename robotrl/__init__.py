@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robotrl import moved
+from robotrl import moved, torchvision_guard
 from robotrl.utils.lazy import lazy_names
 
 __version__ = "0.1.0"
 moved.install()
+torchvision_guard.install()
 
 if TYPE_CHECKING:
     from robotrl.api.exporting import export

@@ -134,6 +134,7 @@ class Table:
 
 EXTRA_OF_MODULE = {
     "mujoco": "mujoco",
+    "open_clip": "clip",
     "torch": "train",
     "gymnasium": "train",
     "onnxscript": "train",
@@ -247,6 +248,7 @@ REWARDS = Table(
         "action-rate": "robotrl.rewards.rules:ActionRateCfg",
         "action-size": "robotrl.rewards.rules:ActionSizeCfg",
         "alive": "robotrl.rewards.rules:AliveCfg",
+        "contrast": "robotrl.rewards.contrast:ContrastCfg",
         "function": "robotrl.rewards.function:FunctionRewardCfg",
         "process": "robotrl.rewards.process:ProcessRewardCfg",
         "progress": "robotrl.rewards.progress:ProgressRewardCfg",

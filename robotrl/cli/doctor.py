@@ -38,6 +38,7 @@ EXTRAS = {
     "cuda": ("numba.cuda", "numba_cuda"),
     "video": ("av",),
     "viewer": ("viser", "trimesh"),
+    "clip": ("open_clip", "torchvision", "timm"),
     "wandb": ("wandb",),
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "carla": ("carla",),

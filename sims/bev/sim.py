@@ -13,7 +13,7 @@ import tyro
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, unknown
-from robotrl.sims.bev import rewards, tables, trace
+from robotrl.sims.bev import captions, rewards, tables, trace
 from robotrl.sims.bev.backends.backend import Backend, Threads
 from robotrl.sims.bev.backends.cuda import Cuda
 from robotrl.sims.bev.opendrive import reader
@@ -40,7 +40,8 @@ MAX_AGENTS = 256
 class DriveSim(CoreSim[FinalStateCore]):
     """Batched driving sim; see `DriveCfg`."""
 
-    cameras = ("top",)
+    cameras = tuple(picture.SPAN_M)
+    caption_topics = captions.TOPICS
 
     def __init__(self, core: FinalStateCore, observation_spec: dict[str, Spec], privileged: tuple[str, ...]) -> None:
         info = {"route_completion": core.completion, "events": core.events, "driving_score": core.score}
@@ -75,7 +76,11 @@ class DriveSim(CoreSim[FinalStateCore]):
         """Images (n, height, width, 3) from above; the ego faces up."""
         if camera not in self.cameras:
             raise unknown("camera", camera, self.cameras)
-        return picture.draw(self.core, ids, width, height)
+        return picture.draw(self.core, ids, camera, width, height)
+
+    def caption_classes(self) -> NDArray[np.int8]:
+        """(N, topics) which caption of each topic is true of the present scene."""
+        return captions.classes_of(captions.facts(self.core))
 
     def trace_map(self, env: int) -> TraceMap:
         """Map of an env's running episode, for the episode recording."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from robotrl.registry import REWARDS, make_sim
+from robotrl.rewards.contrast import ContrastCfg
 from robotrl.rewards.function import FunctionRewardCfg
 from robotrl.rewards.process import ProcessRewardCfg
 from robotrl.rewards.progress import ProgressRewardCfg
@@ -29,6 +30,7 @@ from robotrl.testing.rewards import (
     state_resumes_exactly,
     steps_are_not_written_to,
 )
+from tests.kits.small_clip import BAD, GOOD, stored_clip
 from tests.kits.stored_rewards import StatingWalk, stored_classifier, stored_process
 
 
@@ -67,6 +69,19 @@ def process(folder: Path) -> RewardCase:
     return RewardCase("process", cfg, (replace(cfg, form="raw"),), walk)
 
 
+def drive(num_envs: int, seed: int) -> Any:
+    return make_sim("bev/drive", num_envs, seed, limit_s=1.0, obs="both", raster_pixels=16, agents=4)
+
+
+def contrast(folder: Path) -> RewardCase:
+    pytest.importorskip("open_clip")
+    if not (folder / "clip").exists():
+        stored_clip(folder / "clip")
+    cfg = ContrastCfg(str(folder / "clip"), GOOD, BAD, view="near", pixels=16, every=2, window=(-1.0, 1.0))
+    changed = (replace(cfg, bad=GOOD), replace(cfg, every=1), replace(cfg, view="top"), replace(cfg, window=None))
+    return RewardCase("contrast", cfg, changed, drive)
+
+
 CASES: dict[str, Callable[[Path], RewardCase]] = {
     "task": lambda _: RewardCase("task", TaskRewardCfg(), (), walk),
     "task on reach": lambda _: RewardCase("task", TaskRewardCfg(), (), reach),
@@ -77,6 +92,10 @@ CASES: dict[str, Callable[[Path], RewardCase]] = {
     "process": process,
     "process, raw": lambda folder: process(folder)._replace(
         cfg=ProcessRewardCfg(str(folder / "process"), "raw"), changed=()
+    ),
+    "contrast": contrast,
+    "contrast, driving": lambda folder: contrast(folder)._replace(
+        cfg=replace(contrast(folder).cfg, synthesis="driving", every=1), changed=()
     ),
     "progress": lambda _: RewardCase(
         "progress", ProgressRewardCfg(), (ProgressRewardCfg(0.2), ProgressRewardCfg(form="raw")), walk

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 USAGE = """usage: robotrl reward ACTION [options]
 
   train       train and calibrate a success classifier, which can stand in for a sim's reward
+  train clip  train a small model of a sim's pictures and captions, for rewards in words
   check       its false-positive and false-negative rates on new episodes
   milestones  find milestones in demonstrations, and label how far each frame has come
   process     train a process reward on such labels, and judge it on held-out episodes
@@ -101,6 +102,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(argv: Sequence[str]) -> int:
+    if argv and argv[0] == "clip":
+        from robotrl.cli.commands.clip_reward import train_clip
+
+        return train_clip(argv[1:])
     args, options = parse_with_sim(TrainArgs, "robotrl reward train", argv, lambda args: sim_options(args.sim))
     check_seed(args.seed)
     SIMS.check(args.sim)

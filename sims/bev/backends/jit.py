@@ -32,6 +32,7 @@ SOURCES = (
     "rewards",
     "roads.lanes",
     "roads.maps",
+    "scene",
     "tables",
     "traffic.driver",
     "traffic.ego",

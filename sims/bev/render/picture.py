@@ -12,8 +12,8 @@ from robotrl.sims.bev.backends.kernels import draw_envs
 from robotrl.sims.bev.core import DrivingCore
 from robotrl.sims.bev.render import raster
 
-SPAN_M = 70.0
-"""Visible extent along the smaller image side."""
+SPAN_M = {"top": 70.0, "near": 40.0}
+"""Cameras, and the visible extent of each along the smaller image side, m."""
 BEHIND = 0.3
 BACKGROUND = (38, 44, 40)
 LAYERS = (
@@ -33,7 +33,7 @@ LAYERS = (
     (raster.VULNERABLE, (240, 140, 60)),
 )
 """Bits of a packed pixel and their colours; later ones cover earlier ones."""
-EGO = (250, 214, 90)
+EGO, EGO_MOTION = (250, 214, 90), (252, 236, 176)
 
 
 def colors() -> NDArray[np.uint8]:
@@ -46,21 +46,28 @@ def colors() -> NDArray[np.uint8]:
     return out
 
 
-def draw(core: DrivingCore, ids: Sequence[int], width: int, height: int) -> NDArray[np.uint8]:
-    """Images (n, height, width, 3) of some envs; the ego is yellow and faces up."""
+def draw(core: DrivingCore, ids: Sequence[int], camera: str, width: int, height: int) -> NDArray[np.uint8]:
+    """Images (n, height, width, 3) of some envs; the ego is yellow and faces up.
+
+    Lines on the boxes, the ego's too, reach to where each road user will be in a second at its speed.
+    """
     envs = np.asarray(ids, np.int64)
     if envs.ndim != 1 or ((envs < 0) | (envs >= core.num_envs)).any():
         raise ConfigError(f"ids is {envs.tolist()}: expected env numbers from 0 to {core.num_envs - 1}")
     for name, value in (("width", width), ("height", height)):
         if value < 1:
             raise out_of_range(name, value, "1 pixel or more")
-    ppm = min(width, height) / SPAN_M
+    ppm = min(width, height) / SPAN_M[camera]
     core.machine.wait()
     views = raster.make_views(np.zeros, raster.RasterCfg(height, width, ppm, BEHIND), core.num_envs, packed=True)
     draw_envs(core.bank.arrays, core.world, views, raster.channel_table(), envs, 0, len(envs))
     out = colors()[views.packed[envs]]
     middle_row, middle_column = height * (1 - BEHIND), width / 2
     half, wide = 0.5 * ppm * core.world.agents["length"][0, 0], 0.5 * ppm * core.world.agents["width"][0, 0]
+    thin = 0.3 * ppm
+    line = slice(round(middle_column - thin), max(round(middle_column + thin), round(middle_column - thin) + 1))
+    for image, speed in zip(out, core.world.egos["v"][envs], strict=True):
+        image[max(round(middle_row - ppm * float(speed)), 0) : round(middle_row), line] = EGO_MOTION
     rows, columns = (slice(round(m - h), round(m + h)) for m, h in ((middle_row, half), (middle_column, wide)))
     out[:, rows, columns] = EGO
     return out

@@ -1,0 +1,114 @@
+"""`robotrl reward train clip`: a small model of pictures and language of a sim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from robotrl.cli.commands.outputs import fresh_folder
+from robotrl.cli.commands.parsing import at_least, check_seed
+from robotrl.cli.commands.sim_flags import parse_with_sim
+from robotrl.errors import ConfigError, unknown
+from robotrl.registry import SIMS, make_sim, sim_options
+
+HELD_OUT = 3
+"""Every so-manyth scenario is held out by default."""
+
+
+@dataclass(frozen=True)
+class ClipArgs:
+    """Train a small CLIP model on pictures of a sim and captions from its state, and judge it on held-out scenes."""
+
+    sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
+    """Name from `robotrl list sims`, of one with captions. `--sim.FIELD VALUE` sets one of its options."""
+    out: Path
+    """Directory of the model."""
+    camera: str | None = None
+    """Camera that takes the pictures; default: the last one, which is the nearest."""
+    frames: int = 24_000
+    """Number of pictures to record for training; a quarter as many are recorded for the judgment."""
+    num_envs: int = 64
+    """Number of envs that are recorded at once."""
+    held_out: tuple[str, ...] = ()
+    """Scenarios that are not trained on; default: every third one."""
+    image_pixels: int = 64
+    """Height and width of the model's images, a multiple of 8."""
+    updates: int = 1500
+    """Gradient steps."""
+    batch: int = 128
+    """Pictures in a minibatch."""
+    seed: int = 0
+    """Seeds every random stream."""
+
+
+def train_clip(argv: Sequence[str]) -> int:
+    """Run the command."""
+    args, options = parse_with_sim(ClipArgs, "robotrl reward train clip", argv, lambda args: sim_options(args.sim))
+    check_seed(args.seed)
+    at_least("--frames", args.frames, 100)
+    at_least("--num-envs", args.num_envs, 1)
+    SIMS.check(args.sim)
+    from robotrl.rewards.vlm.scenes import check_captions, record_scenes
+    from robotrl.rewards.vlm.small_clip import SmallClipCfg, class_scores, save_small_clip, train_small_clip
+    from robotrl.spec import HasCamera, HasScenarios, VecSim
+    from robotrl.spec.captions import HasCaptions
+    from robotrl.utils.progress import track
+
+    cfg = SmallClipCfg(args.image_pixels, updates=args.updates, batch=args.batch, seed=args.seed)
+    cfg.check()
+    sim: VecSim = make_sim(args.sim, num_envs=args.num_envs, seed=args.seed, **options)
+    camera = args.camera or (sim.cameras[-1] if isinstance(sim, HasCamera) and sim.cameras else "")
+    check_captions(sim, camera)
+    topics = sim.caption_topics if isinstance(sim, HasCaptions) else ()
+    held_out = _held_out(args.held_out, sim.scenarios if isinstance(sim, HasScenarios) else ())
+    with fresh_folder("--out", args.out):
+        test_frames = max(args.frames // 4, 100)
+        with track(args.frames + test_frames, "pictures", "frames") as bar:
+            scenes = record_scenes(
+                sim, camera, args.image_pixels, args.frames, seed=args.seed, split="train", progress=bar.advance
+            )
+            unseen = record_scenes(
+                sim, camera, args.image_pixels, test_frames, seed=args.seed, split="test", progress=bar.advance
+            )
+        sim.close()
+        if held_out:
+            scenes = scenes.chosen(~np.isin(scenes.scenario, held_out))
+            unseen = unseen.chosen(np.isin(unseen.scenario, held_out))
+        with track(cfg.updates, "training", "updates") as bar:
+            trained = train_small_clip(scenes, topics, cfg, lambda loss: bar.advance(note=f"loss {loss:.2f}"))
+        scores = class_scores(trained.encoder, unseen, topics)
+        args.out.mkdir(parents=True, exist_ok=True)
+        about = {
+            "sim": args.sim,
+            "options": options,
+            "camera": camera,
+            "held_out": list(held_out),
+            "frames": len(scenes.pictures),
+            "auc": {f"{score.topic}/{score.name}": None if math.isnan(score.auc) else score.auc for score in scores},
+        }
+        save_small_clip(args.out, trained, about)
+    where = f"the held-out scenarios {', '.join(held_out)}" if held_out else "held-out starts"
+    print(f"{args.out}: trained on {len(scenes.pictures):,} pictures of camera {camera}")
+    print(f"judged on {where}, in wordings that were not trained on:")
+    print(f"  {'caption':<24}{'AUC':>6}{'frames':>9}   (AUC against the topic's other captions)")
+    for score in scores:
+        shown = "-" if math.isnan(score.auc) else f"{score.auc:.3f}"
+        print(f"  {score.topic + ': ' + score.name:<24}{shown:>6}{score.frames:>9,}")
+    return 0
+
+
+def _held_out(given: tuple[str, ...], scenarios: tuple[str, ...]) -> tuple[str, ...]:
+    """Scenarios that are held out."""
+    for name in given:
+        if name not in scenarios:
+            raise unknown("--held-out", name, scenarios)
+    chosen = given or scenarios[HELD_OUT - 1 :: HELD_OUT]
+    if scenarios and len(set(chosen)) >= len(scenarios):
+        raise ConfigError(f"--held-out is {' '.join(chosen)}: expected fewer than all {len(scenarios)} scenarios")
+    return tuple(chosen)

@@ -1,0 +1,92 @@
+"""Pictures of the scene that a step reached, for rewards that look at it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robotrl.errors import CapabilityError, check_count, unknown
+from robotrl.rewards.source import SimTransition
+from robotrl.spec import HasCamera, VecSim, is_picture
+
+PIXELS = (8, 2048)
+"""Range of a picture's width and height."""
+
+
+class Pictures(NamedTuple):
+    """Pictures of all envs."""
+
+    pixels: Tensor
+    """(N, h, w, 3) uint8."""
+    valid: Tensor
+    """(N,) bool: False where the picture is not of the scene that the step reached."""
+
+
+class PictureFeed(Protocol):
+    """Gives the pictures of a step."""
+
+    name: str
+    """Text that differs between feeds with different pictures."""
+
+    def __call__(self, transition: SimTransition) -> Pictures:
+        """Pictures of the scenes that a step reached."""
+        ...
+
+
+class ObservedPictures:
+    """Pictures that the sim observes, those of the last step of an episode included."""
+
+    def __init__(self, key: str) -> None:
+        self.name = f"observation {key}"
+        self._key = key
+
+    def __call__(self, transition: SimTransition) -> Pictures:
+        """See `PictureFeed`."""
+        pixels = transition.reached[self._key]
+        return Pictures(pixels, torch.ones(len(pixels), dtype=torch.bool, device=pixels.device))
+
+
+class RenderedPictures:
+    """Pictures of a camera, rendered after each step.
+
+    The sim has restarted where an episode ended, so that its last scene cannot be seen: it is not valid.
+    """
+
+    def __init__(self, sim: HasCamera, num_envs: int, camera: str, pixels: int) -> None:
+        self.name = f"camera {camera} {pixels}"
+        self._sim, self._camera, self._pixels = sim, camera, pixels
+        self._envs = list(range(num_envs))
+
+    def __call__(self, transition: SimTransition) -> Pictures:
+        """See `PictureFeed`."""
+        pixels = np.ascontiguousarray(self._sim.render(self._envs, self._camera, self._pixels, self._pixels))
+        return Pictures(torch.from_numpy(pixels), ~(transition.step.terminated | transition.step.truncated))
+
+
+def picture_feed(sim: VecSim, view: str | None, pixels: int, field: str) -> PictureFeed:
+    """The feed of an observed picture or of a camera, by name.
+
+    Args:
+        sim: the sim.
+        view: key of an observation, or name of a camera; None takes the first observed picture, else the first camera.
+        pixels: width and height of a camera's pictures.
+        field: name of the setting `view`, for errors.
+
+    Raises:
+        CapabilityError: the sim has neither.
+        ConfigError: an unknown name, or a size out of range.
+    """
+    observed = [key for key, spec in sim.observation_spec.items() if is_picture(spec)]
+    cameras = list(sim.cameras) if isinstance(sim, HasCamera) else []
+    if not observed and not cameras:
+        raise CapabilityError(f"sim {type(sim).__name__} has no picture: expected an observed one, or HasCamera")
+    name = [*observed, *cameras][0] if view is None else view
+    if name in observed:
+        return ObservedPictures(name)
+    if name not in cameras or not isinstance(sim, HasCamera):
+        raise unknown(field, name, [*observed, *cameras])
+    check_count("pixels", pixels, *PIXELS)
+    return RenderedPictures(sim, sim.num_envs, name, pixels)

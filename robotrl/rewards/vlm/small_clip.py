@@ -1,0 +1,277 @@
+"""Trains a small CLIP model on pictures of a sim and captions from its own state, with nothing downloaded.
+
+Every batch draws one wording of each class of each topic. A topic's classes exclude each other, so the loss of a topic
+is the cross-entropy of a picture over its classes, and of a class over the pictures, where all pictures of which the
+class is true are positives: the same caption in a batch is never a negative (Radford et al. 2021, arXiv 2103.00020,
+with the true pairs instead of the diagonal).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from robotrl.errors import ConfigError, check_count, check_number
+from robotrl.rewards.vlm.encoder import (
+    CONFIG_FILE,
+    SCHEMA,
+    WEIGHTS_FILE,
+    WORDS_FILE,
+    ImageTextEncoder,
+    Preprocessing,
+    prepared,
+)
+from robotrl.rewards.vlm.scenes import CaptionedFrames
+from robotrl.rewards.vlm.words import WholeWordTokenizer
+from robotrl.run.tensors import write_weights
+from robotrl.spec.captions import UNCLEAR, CaptionTopic
+from robotrl.utils.files import dump_json, replace_file
+
+MEAN, STD = (0.3, 0.3, 0.3), (0.25, 0.25, 0.25)
+
+
+@dataclass(frozen=True)
+class SmallClipCfg:
+    """Size and training of a small CLIP model."""
+
+    image_pixels: int = 64
+    """Height and width of its images, pixels, a multiple of 8."""
+    width: int = 128
+    """Width of the image tower, a multiple of 32."""
+    layers: int = 4
+    """Layers of the image tower; the text tower has half of them."""
+    embedding: int = 64
+    """Dimensions of the common space."""
+    updates: int = 1500
+    """Gradient steps."""
+    batch: int = 128
+    """Pictures in a minibatch; the classes of the first topic are drawn evenly."""
+    lr: float = 1e-3
+    """Learning rate of AdamW, after a warmup, with a cosine to 0."""
+    seed: int = 0
+    """Seeds weights and minibatches."""
+
+    def check(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: a setting is out of range.
+        """
+        for name, value, low, high in (
+            ("image_pixels", self.image_pixels, 16, 512),
+            ("width", self.width, 32, 2048),
+            ("layers", self.layers, 2, 48),
+            ("embedding", self.embedding, 8, 2048),
+            ("updates", self.updates, 1, 10_000_000),
+            ("batch", self.batch, 2, 65_536),
+        ):
+            check_count(f"clip.{name}", value, low, high)
+        for name, value, of in (("image_pixels", self.image_pixels, PATCH), ("width", self.width, HEAD)):
+            if value % of:
+                raise ConfigError(f"clip.{name} is {value}: expected a multiple of {of}, {value // of * of + of}")
+        check_number("clip.lr", self.lr, 1e-6, 1.0)
+
+
+PATCH, HEAD = 8, 32
+WARMUP = 100
+WEIGHT_DECAY = 0.05
+SHIFT_PIXELS = 2
+"""Largest shift of a picture in training, as augmentation."""
+
+
+class ClassScore(NamedTuple):
+    """How well the model tells one class of a topic from the others, on held-out frames and wordings."""
+
+    topic: str
+    name: str
+    frames: int
+    """Frames of which it is true."""
+    auc: float
+    """Area under the ROC curve of the similarity, against frames of which another class of the topic is true."""
+
+
+class SmallClip(NamedTuple):
+    """A trained model."""
+
+    encoder: ImageTextEncoder
+    config: dict[str, Any]
+    """Its config for open_clip."""
+    tokenizer: WholeWordTokenizer
+
+
+def topic_loss(logits: Tensor, classes: Tensor) -> Tensor:
+    """Loss of one topic.
+
+    Args:
+        logits: (B, C) similarities of pictures and classes, times the scale.
+        classes: (B,) class of each picture, or `UNCLEAR`, which is left out.
+    """
+    known = classes != UNCLEAR
+    if not known.any():
+        return logits.sum() * 0.0
+    logits, classes = logits[known], classes[known].long()
+    by_picture = F.cross_entropy(logits, classes)
+    true = F.one_hot(classes, logits.shape[1]).bool()
+    present = true.any(dim=0)
+    own = torch.logsumexp(logits.masked_fill(~true, -torch.inf)[:, present], dim=0)
+    by_class = (torch.logsumexp(logits[:, present], dim=0) - own).mean()
+    return 0.5 * (by_picture + by_class)
+
+
+def new_model(cfg: SmallClipCfg, tokenizer: WholeWordTokenizer) -> tuple[Any, dict[str, Any]]:
+    """A model with fresh weights, and its config for open_clip."""
+    module: Any = importlib.import_module("open_clip.model")  # untyped
+    config: dict[str, Any] = {
+        "embed_dim": cfg.embedding,
+        "vision_cfg": {
+            "image_size": cfg.image_pixels,
+            "patch_size": PATCH,
+            "width": cfg.width,
+            "layers": cfg.layers,
+            "head_width": HEAD,
+        },
+        "text_cfg": {
+            "context_length": tokenizer.context_length,
+            "vocab_size": tokenizer.vocab_size,
+            "width": 96,
+            "heads": 3,
+            "layers": max(1, cfg.layers // 2),
+        },
+    }
+    torch.manual_seed(cfg.seed)
+    return module.CLIP(**config), config
+
+
+def draw_frames(classes: NDArray[np.int8], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Frames (count,): the classes (F,) of a topic in equal parts, `UNCLEAR` as one of them."""
+    present = np.unique(classes)
+    drawn = rng.integers(0, len(present), count)
+    rows = [np.flatnonzero(classes == value) for value in present]
+    return np.array([rows[k][rng.integers(len(rows[k]))] for k in drawn])
+
+
+def train_small_clip(
+    scenes: CaptionedFrames,
+    topics: Sequence[CaptionTopic],
+    cfg: SmallClipCfg,
+    progress: Callable[[float], None] | None = None,
+) -> SmallClip:
+    """Train a model.
+
+    Args:
+        scenes: frames to train on.
+        topics: their topics.
+        cfg: settings.
+        progress: called with the loss of each update.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
+    cfg.check()
+    sentences = [text for topic in topics for one in topic.classes for text in (*one.train, *one.test)]
+    tokenizer = WholeWordTokenizer.of(sentences)
+    model, config = new_model(cfg, tokenizer)
+    rng = np.random.default_rng(cfg.seed)
+    shifts = torch.Generator().manual_seed(cfg.seed)
+    preprocessing = Preprocessing((cfg.image_pixels, cfg.image_pixels), MEAN, STD, squash=True)
+    decayed = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=cfg.lr)
+
+    def share(update: int) -> float:
+        return min(1.0, (update + 1) / WARMUP) * 0.5 * (1.0 + float(np.cos(np.pi * update / cfg.updates)))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+    model.train()
+    for _ in range(cfg.updates):
+        rows = draw_frames(scenes.classes[:, 0], cfg.batch, rng)
+        images = _shifted(prepared(torch.from_numpy(scenes.pictures[rows]), preprocessing), shifts)
+        wordings = [one.train[rng.integers(len(one.train))] for topic in topics for one in topic.classes]
+        image = F.normalize(model.encode_image(images), dim=-1)
+        text = F.normalize(model.encode_text(tokenizer(wordings)), dim=-1)
+        logits = model.logit_scale.exp() * image @ text.T
+        classes = torch.from_numpy(scenes.classes[rows])
+        parts = logits.split([len(topic.classes) for topic in topics], dim=1)
+        loss = torch.stack([topic_loss(part, classes[:, k]) for k, part in enumerate(parts)]).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            model.logit_scale.clamp_(0.0, float(np.log(100.0)))
+        if progress is not None:
+            progress(loss.item())
+    return SmallClip(ImageTextEncoder(model, tokenizer, preprocessing, "small"), config, tokenizer)
+
+
+def _shifted(images: Tensor, rng: torch.Generator) -> Tensor:
+    right, down = torch.randint(-SHIFT_PIXELS, SHIFT_PIXELS + 1, (2,), generator=rng).tolist()
+    return torch.roll(images, (down, right), dims=(2, 3))
+
+
+def area_under_curve(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float:
+    """Probability that a value of `positive` is above one of `negative`, ties counted half; NaN if one is empty."""
+    if not len(positive) or not len(negative):
+        return float("nan")
+    order = np.sort(negative)
+    below = np.searchsorted(order, positive, "left") + np.searchsorted(order, positive, "right")
+    return float(below.mean() / (2 * len(negative)))
+
+
+def class_scores(
+    encoder: ImageTextEncoder,
+    scenes: CaptionedFrames,
+    topics: Sequence[CaptionTopic],
+    wordings: Literal["train", "test"] = "test",
+) -> list[ClassScore]:
+    """Area under the curve of each class, with the mean of its wordings as prompt.
+
+    Args:
+        encoder: the model.
+        scenes: held-out frames.
+        topics: their topics.
+        wordings: wordings of the classes to use.
+    """
+    images = encoder.images(torch.from_numpy(scenes.pictures))
+    out: list[ClassScore] = []
+    for k, topic in enumerate(topics):
+        known = scenes.classes[:, k] != UNCLEAR
+        for number, one in enumerate(topic.classes):
+            sentences = one.test if wordings == "test" else one.train
+            score = (images @ encoder.texts(sentences).T).mean(dim=1).double().numpy()
+            true = scenes.classes[:, k] == number
+            auc = area_under_curve(score[known & true], score[known & ~true])
+            out.append(ClassScore(topic.name, one.name, int(true.sum()), auc))
+    return out
+
+
+def save_small_clip(path: Path, trained: SmallClip, about: dict[str, Any]) -> None:
+    """Write a model in the layout of open_clip's local directories, with its vocabulary beside it.
+
+    Args:
+        path: an existing directory.
+        trained: the model.
+        about: JSON values to store with the vocabulary.
+    """
+    encoder, tokenizer = trained.encoder, trained.tokenizer
+    preprocess = {
+        "mean": list(encoder.preprocessing.mean),
+        "std": list(encoder.preprocessing.std),
+        "interpolation": "bicubic",
+        "resize_mode": "squash",
+    }
+    config = {"model_cfg": trained.config, "preprocess_cfg": preprocess}
+    write_weights(path / WEIGHTS_FILE, {k: v.detach().contiguous() for k, v in encoder.model.state_dict().items()})
+    replace_file(path / CONFIG_FILE, dump_json(config))
+    known = {"words": list(tokenizer.words), "longest": tokenizer.longest}
+    replace_file(path / WORDS_FILE, dump_json({"schema_version": SCHEMA, **known, **about}))

@@ -1,0 +1,91 @@
+"""Facts about the present scene: time to collision, light ahead, position in the lane; for captions and checks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from robotrl.sims.bev.backends.jit import kernel
+from robotrl.sims.bev.geometry import boxes_overlap
+from robotrl.sims.bev.traffic.right_of_way import light
+from robotrl.sims.bev.world import Maps, WorldState
+
+HORIZON_S = 6.0
+"""Largest time to collision that is looked for."""
+TICK_S = 0.05
+LIGHT_M = 30.0
+"""Distance from the bumper up to which a light counts as ahead."""
+NO_LIGHT = -1
+
+
+@kernel
+def time_to_collision(world: WorldState, e: int) -> tuple[float, float]:
+    """Time until the ego's box meets another road user's, if all keep speed and course.
+
+    Unlike the reward's near-collision term it counts a standing ego, and road users from all directions.
+
+    Returns:
+        The time, s, `HORIZON_S` if there is none before; and the direction, rad, of the other's center now, in the
+        ego's frame, left positive.
+    """
+    ego, agents = world.egos[e], world.agents[e]
+    me = agents[0]
+    vx, vy = ego.v * ego.cos, ego.v * ego.sin
+    radius = math.hypot(0.5 * me.length, 0.5 * me.width)
+    soonest, direction = HORIZON_S, 0.0
+    for slot in range(1, len(agents)):
+        other = agents[slot]
+        if other.kind == 0:
+            continue
+        dx, dy = other.x - ego.x, other.y - ego.y
+        wx, wy = other.v * other.cos - vx, other.v * other.sin - vy
+        reach = radius + math.hypot(0.5 * other.length, 0.5 * other.width)
+        far = reach + soonest * math.hypot(wx, wy)
+        if dx * dx + dy * dy > far * far:
+            continue
+        t = 0.0
+        while t < soonest:
+            if boxes_overlap(
+                dx + wx * t,
+                dy + wy * t,
+                ego.cos,
+                ego.sin,
+                0.5 * me.length,
+                0.5 * me.width,
+                other.cos,
+                other.sin,
+                0.5 * other.length,
+                0.5 * other.width,
+            ):
+                soonest = t
+                direction = math.atan2(dy * ego.cos - dx * ego.sin, dx * ego.cos + dy * ego.sin)
+            t += TICK_S
+    return soonest, direction
+
+
+@kernel
+def light_ahead(maps: Maps, world: WorldState, e: int) -> int:
+    """State of the light within `LIGHT_M` ahead of the bumper, see `right_of_way`; `NO_LIGHT` without one."""
+    ego = world.egos[e]
+    route = maps.routes[world.episodes[e].route]
+    point = maps.route_points[route.first + ego.index]
+    ahead = point.stop - ego.progress - 0.5 * world.agents[e, 0].length
+    if point.control != 1 or ahead < 0.0 or ahead > LIGHT_M:
+        return NO_LIGHT
+    state, _ = light(maps, world, e, point.group)
+    return state
+
+
+@kernel
+def scene_range(maps: Maps, world: WorldState, out: Any, low: int, high: int) -> None:
+    """Facts of the envs from `low` to `high` into `out` (N, 6), columns `FACTS`."""
+    for e in range(low, high):
+        ego = world.egos[e]
+        out[e, 0], out[e, 1] = time_to_collision(world, e)
+        out[e, 2] = ego.v
+        out[e, 3] = light_ahead(maps, world, e)
+        out[e, 4] = ego.d
+        out[e, 5] = ego.off
+
+
+FACTS = ("ttc_s", "direction_rad", "speed_mps", "light", "route_offset_m", "off_road_share")

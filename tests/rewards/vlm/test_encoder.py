@@ -1,0 +1,126 @@
+"""Models of pictures and language from a directory, and the reward that looks at scenes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robotrl.config import WeightedReward
+from robotrl.errors import CapabilityError, ConfigError, DataError
+from robotrl.registry import make_sim
+from robotrl.rewards.contrast import ContrastCfg
+from robotrl.rewards.relabel import with_rewards
+from robotrl.rewards.vlm.encoder import WEIGHTS_FILE, WORDS_FILE, Preprocessing, load_encoder, prepared
+from robotrl.rewards.vlm.window import CalibratedWindow
+from tests.kits.refusals import raises_naming
+from tests.kits.small_clip import BAD, GOOD, fresh_clip, stored_clip
+from tests.kits.walk_sim import Walk
+
+pytest.importorskip("open_clip")
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored_clip(tmp_path_factory.mktemp("clip") / "model")
+
+
+def test_a_stored_model_gives_the_same_vectors(clip: Path) -> None:
+    loaded, made = load_encoder(str(clip)), fresh_clip().encoder
+    pictures = torch.randint(0, 256, (5, 24, 24, 3), dtype=torch.uint8)
+    assert loaded.identity == made.identity
+    assert torch.equal(loaded.images(pictures), made.images(pictures))
+    assert torch.equal(loaded.texts(GOOD), made.texts(GOOD))
+    assert loaded.images(pictures).norm(dim=1).tolist() == pytest.approx([1.0] * 5, abs=1e-5)
+    assert load_encoder(str(stored_clip(clip.parent / "other", seed=1))).identity != loaded.identity
+
+
+def test_pictures_are_prepared_by_hand() -> None:
+    white = torch.full((1, 4, 8, 3), 255, dtype=torch.uint8)
+    white[:, :, :2] = 0  # the left quarter is black
+    cut = prepared(white, Preprocessing((4, 4), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), squash=False))
+    assert cut.shape == (1, 3, 4, 4) and torch.allclose(cut, torch.tensor(2.0))  # the middle is all white
+    squashed = prepared(white, Preprocessing((4, 4), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), squash=True))
+    assert squashed[0, 0, 0, 0] < 0 < squashed[0, 0, 0, 3]
+
+
+def test_what_is_no_model_is_named(clip: Path, tmp_path: Path) -> None:
+    with raises_naming(ConfigError, "model", "ViT-B-3", nearest="ViT-B-32"):
+        load_encoder("ViT-B-3@openai")
+    with raises_naming(ConfigError, "checkpoint of ViT-B-32", "opnai", nearest="openai"):
+        load_encoder("ViT-B-32@opnai")
+    with raises_naming(ConfigError, "model", "nowhere"):
+        load_encoder("nowhere")
+    with pytest.raises(DataError, match=f"{tmp_path} has no open_clip_config.json"):
+        load_encoder(str(tmp_path))
+    broken = stored_clip(tmp_path / "broken")
+    (broken / WEIGHTS_FILE).write_bytes((broken / WEIGHTS_FILE).read_bytes()[:1000])
+    with pytest.raises(DataError, match="broken' cannot be loaded: "):
+        load_encoder(str(broken))
+    wordless = stored_clip(tmp_path / "wordless")
+    (wordless / WORDS_FILE).write_text('{"schema_version": 1}')
+    with pytest.raises(DataError, match="has no words and longest"):
+        load_encoder(str(wordless))
+
+
+def test_a_window_is_found_once_and_then_fixed() -> None:
+    window = CalibratedWindow(4, 0.0)
+    every = torch.ones(3, dtype=torch.bool)
+    _, valid = window(torch.tensor([0.1, 0.5, 9.0]), torch.tensor([True, True, False]))  # the last does not count
+    assert not valid.any() and window.window is None
+    _, valid = window(torch.tensor([0.3, 0.2, 7.0]), every)  # two more are enough
+    assert not valid.any() and window.window == pytest.approx((0.1, 0.5))
+    resumed = CalibratedWindow(4, 0.0)
+    resumed.load(window.state())
+    for one in (window, resumed):
+        value, valid = one(torch.tensor([0.1, 0.4, 9.0]), every)
+        assert value.tolist() == pytest.approx([0.0, 0.75, 1.0]) and valid.all()
+    assert CalibratedWindow(4, 0.0, (0.0, 2.0))(torch.tensor([1.0]), every[:1])[0].tolist() == [0.5]
+
+
+def test_the_last_scene_of_an_episode_is_not_seen_by_a_camera(clip: Path) -> None:
+    sim = make_sim("bev/drive", 3, 0, limit_s=1.0, obs="none", agents=4)
+    cfg = ContrastCfg(str(clip), GOOD, BAD, view="near", pixels=16, window=(-1.0, 1.0))
+    made = with_rewards(sim, [WeightedReward("contrast", 1.0, cfg)])
+    made.reset(seed=0)
+    for number in range(1, 11):
+        step = made.step(torch.zeros(3, 2))
+        assert step.info["reward_valid/contrast"].tolist() == [number < 10] * 3
+    assert step.truncated.all() and step.reward.tolist() == [0.0] * 3
+
+
+def test_scores_are_those_of_the_pictures(clip: Path) -> None:
+    sim = make_sim("bev/drive", 2, 0, obs="none", agents=4)
+    made = with_rewards(
+        sim,
+        [
+            WeightedReward(
+                "contrast", 1.0, ContrastCfg(str(clip), GOOD[:1], BAD[:1], view="top", pixels=16, window=(-2.0, 2.0))
+            )
+        ],
+    )
+    made.reset(seed=0)
+    step = made.step(torch.zeros(2, 2))
+    encoder = load_encoder(str(clip))
+    image = encoder.images(torch.from_numpy(np.ascontiguousarray(sim.render([0, 1], "top", 16, 16))))
+    raw = (image @ encoder.texts(GOOD[:1]).T - image @ encoder.texts(BAD[:1]).T).squeeze(1)
+    assert step.reward.tolist() == pytest.approx(((raw + 2) / 4).tolist(), abs=1e-6)
+
+
+def test_settings_that_cannot_be_are_refused_by_name(clip: Path) -> None:
+    sim = make_sim("bev/drive", 2, 0, obs="none", agents=4)
+    for cfg, field, value, nearest in (
+        (ContrastCfg(str(clip), GOOD, ("the raod is clear",)), "prompt", "raod", "road"),
+        (ContrastCfg(str(clip), (), BAD), "reward.contrast.good", "()", None),
+        (ContrastCfg(str(clip), GOOD, BAD, view="neer"), "reward.contrast.view", "neer", "near"),
+        (ContrastCfg(str(clip), GOOD, BAD, every=0), "reward.contrast.every", "0", None),
+        (ContrastCfg(str(clip), GOOD, BAD, tail=0.5), "reward.contrast.tail", "0.5", None),
+    ):
+        with raises_naming(ConfigError, field, value, nearest=nearest):
+            with_rewards(sim, [WeightedReward("contrast", 1.0, cfg)])
+    with pytest.raises(CapabilityError, match="observes no speed, route_offset"):
+        with_rewards(sim, [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD, synthesis="driving"))])
+    with pytest.raises(CapabilityError, match="sim Walk has no picture"):
+        with_rewards(Walk(2), [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD))])
