@@ -114,7 +114,10 @@ def speed_table(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {"speed_against": speed_table}
+TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "speed_against": speed_table,
+    "speed_since_folders": speed_table,
+}
 """Results that no bench made, by the name of their file, each with the function that writes its table."""
 
 
