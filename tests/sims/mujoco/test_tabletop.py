@@ -263,8 +263,8 @@ TABLE: list[tuple[Composition, dict[str, Any], bool]] = [
     (Composition(F.TURN, 0), {"yaw": (0.5, 0, 0, 0, 0, 0)}, True),
     (Composition(F.TURN, 0), {"yaw": (0.2, 0, 0, 0, 0, 0)}, False),
     (Composition(F.TURN, 0), {"yaw": (0.5, 0, 0, 0, 0, 0), "a": (0.5, 0.0, H)}, False),  # carried off
-    (Composition(F.CENTER, 0), {"a": (0.47, 0.01, H)}, True),
-    (Composition(F.CENTER, 0), {"a": (0.43, 0.01, H)}, False),
+    (Composition(F.CENTRE, 0), {"a": (0.47, 0.01, H)}, True),
+    (Composition(F.CENTRE, 0), {"a": (0.43, 0.01, H)}, False),
 ]
 
 
