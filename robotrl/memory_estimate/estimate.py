@@ -88,7 +88,8 @@ class MemoryEstimate(NamedTuple):
 
     def line(self) -> str:
         """Return the estimate as one readable line."""
-        parts = (f"{name} {_gib(getattr(self, name))}" for name in ("weights", "optimizer", "update", "stored"))
+        sizes = {"weights": self.weights, "optimizer": self.optimizer, "update": self.update, "stored": self.stored}
+        parts = (f"{name} {_gib(size)}" for name, size in sizes.items())
         share = f"{self.learning / 1e6:,.3g} of {self.parameters / 1e6:,.3g} million weights learn"
         return f"memory, estimated: {_gib(self.total)} GiB ({', '.join(parts)}); {share}"
 

@@ -24,7 +24,7 @@ NAME = "contrast"
 class ContrastCfg:
     """Similarity of the scene to sentences of what is good, less that to sentences of what is bad (VLM-RL)."""
 
-    model: str = field(metadata=reads("checkpoint"))
+    model: str = field(metadata=reads("model"))
     """Image and text model: a directory (`robotrl reward train clip`), hf-hub:ORG/NAME, or MODEL@CHECKPOINT."""
     good: tuple[str, ...]
     """Sentences that are true where all is well."""

@@ -76,7 +76,7 @@ def digest_of(kind: InputKind, path: str) -> str:
 
 def _noted(one: Input) -> Digest:
     try:
-        if one.kind != "module" and not Path(one.path).exists():
+        if one.kind not in NAMED and not Path(one.path).exists():
             return Digest(one, None)
         return Digest(one, digest_of(one.kind, one.path))
     except (RobotrlError, OSError) as error:
@@ -147,10 +147,29 @@ def _module(name: str) -> str:
     return digest.hexdigest()
 
 
+def _model(name: str) -> str:
+    """Digest of a model's files: those of a directory, or the weights of MODEL@FILE; else of the name alone.
+
+    The weights behind a name are compared by the identity of what loads them.
+    """
+    path, weights = Path(name), name.partition("@")[2]
+    if path.is_dir():
+        digest = hashlib.sha256()
+        for file in sorted(file for file in path.rglob("*") if file.is_file()):
+            digest.update(f"{file.relative_to(path).as_posix()} {_file(str(file))}\n".encode())
+        return digest.hexdigest()
+    if weights and Path(weights).is_file():
+        return _file(weights)
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+NAMED = ("module", "model")
+"""Kinds of inputs that need not be paths."""
 _DIGESTS = {
     "dataset": dataset_digest,
     "policy": _policy,
     "checkpoint": lambda path: manifest_digest(Path(path)),
     "file": _file,
     "module": _module,
+    "model": _model,
 }

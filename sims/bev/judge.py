@@ -46,6 +46,23 @@ def push(samples: Any, value: float) -> None:
 
 
 @kernel
+def touches_then(me: Any, ego: Any, other: Any, dx: float, dy: float) -> bool:
+    """True if another road user's box, its center moved to (dx, dy) from the ego's, overlaps the ego's box."""
+    return boxes_overlap(
+        dx,
+        dy,
+        ego.cos,
+        ego.sin,
+        0.5 * me.length,
+        0.5 * me.width,
+        other.cos,
+        other.sin,
+        0.5 * other.length,
+        0.5 * other.width,
+    )
+
+
+@kernel
 def will_touch(world: WorldState, e: int, look_s: float) -> bool:
     """True if the ego's box meets another within `look_s` at constant speeds and courses."""
     ego, agents = world.egos[e], world.agents[e]
@@ -66,18 +83,7 @@ def will_touch(world: WorldState, e: int, look_s: float) -> bool:
             continue
         for k in range(1, 5):
             t = 0.25 * look_s * k
-            if boxes_overlap(
-                dx + wx * t,
-                dy + wy * t,
-                ego.cos,
-                ego.sin,
-                0.5 * me.length,
-                0.5 * me.width,
-                other.cos,
-                other.sin,
-                0.5 * other.length,
-                0.5 * other.width,
-            ):
+            if touches_then(me, ego, other, dx + wx * t, dy + wy * t):
                 return True
     return False
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from robotrl.sims.bev.backends.jit import kernel
-from robotrl.sims.bev.geometry import boxes_overlap
+from robotrl.sims.bev.judge import touches_then
 from robotrl.sims.bev.traffic.right_of_way import light
 from robotrl.sims.bev.world import Maps, WorldState
 
@@ -45,18 +45,7 @@ def time_to_collision(world: WorldState, e: int) -> tuple[float, float]:
             continue
         t = 0.0
         while t < soonest:
-            if boxes_overlap(
-                dx + wx * t,
-                dy + wy * t,
-                ego.cos,
-                ego.sin,
-                0.5 * me.length,
-                0.5 * me.width,
-                other.cos,
-                other.sin,
-                0.5 * other.length,
-                0.5 * other.width,
-            ):
+            if touches_then(me, ego, other, dx + wx * t, dy + wy * t):
                 soonest = t
                 direction = math.atan2(dy * ego.cos - dx * ego.sin, dx * ego.cos + dy * ego.sin)
             t += TICK_S

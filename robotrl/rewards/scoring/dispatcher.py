@@ -187,7 +187,7 @@ class Dispatcher:
                 self._losses = 0
                 batch, worker.batch = worker.batch, []
                 if isinstance(message, ScoredBatch):
-                    self._ledger.scored(message, time.monotonic())
+                    self._ledger.scored(batch, message.outputs, time.monotonic())
                 else:
                     self._ledger.refused(batch, message.error, time.monotonic())
             self._changed.notify_all()

@@ -19,7 +19,6 @@ from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.rewards.scoring.counters import ServiceCounters
 from robotrl.rewards.scoring.requests import RequestTable, ScoreRequest
 from robotrl.rewards.scoring.slots import PictureSlots
-from robotrl.rewards.scoring.worker import ScoredBatch
 
 DEATHS = 2
 """A picture that was being scored when so many workers ended is invalid."""
@@ -106,26 +105,25 @@ class ScoreLedger:
         counters.dropped += offer is Offer.FULL
         counters.refused += offer is Offer.REFUSED
 
-    def scored(self, batch: ScoredBatch, now_s: float) -> None:
-        """Take the outputs of a batch; those of closed requests are discarded."""
-        finite: list[bool] = np.all(np.isfinite(batch.outputs), axis=1).tolist()
+    def scored(self, batch: list[ScoreRequest], outputs: NDArray[np.float32], now_s: float) -> None:
+        """Take the outputs (B, K) of a batch; those of requests that were closed meanwhile are discarded."""
+        finite: list[bool] = np.all(np.isfinite(outputs), axis=1).tolist()
         keys, kept = list[bytes](), list[int]()
-        for row, (slot, ticket, generation) in enumerate(batch.stamps.tolist()):
-            request = self.requests.find(slot, ticket, generation)
-            if request is None:
+        for row, request in enumerate(batch):
+            if not self.requests.is_open(request):
                 continue
             if not finite[row]:
                 self._invalid(request, now_s)
                 continue
-            outputs = batch.outputs[row].copy()
+            answer = outputs[row].copy()
             self.counters.latencies_s.append(now_s - request.submitted_s)
             if request.key is not None:
-                self._cache.put(request.key, outputs)
+                self._cache.put(request.key, answer)
                 keys.append(request.key)
                 kept.append(row)
-            self._answer(request, outputs, now_s)
+            self._answer(request, answer, now_s)
             self.requests.close(request)
-        self._store(keys, batch.outputs[kept])
+        self._store(keys, outputs[kept])
 
     def _store(self, keys: list[bytes], outputs: NDArray[np.float32]) -> None:
         if self.files is None or not keys or not self._storing:

@@ -20,11 +20,8 @@ from robotrl.rewards.scoring.slots import PictureSlots
 class ScoreRequest:
     """A picture that waits for its score."""
 
-    ticket: int
-    """Ticket that it was opened for, with which its slot is stamped."""
     slot: int
-    generation: int
-    """Number of tickets that its slot has had, this one included."""
+    """Slot of its picture, which nobody overwrites while the request is open."""
     submitted_s: float
     key: bytes | None
     """Hash of the picture; None where answers are not kept."""
@@ -39,7 +36,8 @@ class RequestTable:
     """Open requests and their slots.
 
     A request is open from `add` until `close`, which frees its slot. The slot may then hold another ticket while a
-    worker still scores the picture of before: its answer finds no open request of its ticket and generation.
+    worker still scores the picture of before, or reads the new one in its place: its answer belongs to the request that
+    it was given, which is closed.
 
     Args:
         slots: memory of the pictures.
@@ -88,8 +86,8 @@ class RequestTable:
     def add(self, ticket: int, picture: NDArray[np.uint8], key: bytes | None, now_s: float) -> None:
         """Open a request; there must be a free slot."""
         slot = self._free.pop()
-        generation = self._slots.write(slot, ticket, picture)
-        request = ScoreRequest(ticket, slot, generation, now_s, key, {ticket: now_s})
+        self._slots.pictures[slot] = picture
+        request = ScoreRequest(slot, now_s, key, {ticket: now_s})
         self._open[slot] = self._waiting[slot] = self._by_ticket[ticket] = request
         if key is not None:
             self._by_key[key] = request
@@ -137,13 +135,6 @@ class RequestTable:
         if idle and self._waiting:
             times.append(self._flush_s())
         return min(times, default=float("inf"))
-
-    def find(self, slot: int, ticket: int, generation: int) -> ScoreRequest | None:
-        """The open request of this ticket in this slot; None if it is closed."""
-        request = self._open.get(slot)
-        if request is None or request.ticket != ticket or request.generation != generation:
-            return None
-        return request
 
     def is_open(self, request: ScoreRequest) -> bool:
         """True until the request is closed."""

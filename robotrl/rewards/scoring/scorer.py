@@ -37,7 +37,7 @@ class PictureScorer(Protocol):
 
 @dataclass(frozen=True)
 class ScorerRecipe:
-    """How each worker process makes its scorer."""
+    """Recipe by which each worker process makes its scorer."""
 
     factory: str
     """Function that returns the scorer, "package.module:function"."""

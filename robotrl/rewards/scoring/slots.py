@@ -36,8 +36,8 @@ class SlotShape(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the memory: stamps and pictures."""
-        return self.slots * (16 + self.picture_bytes)
+        """Bytes of all pictures."""
+        return self.slots * self.picture_bytes
 
 
 class PictureSlots:
@@ -54,10 +54,7 @@ class PictureSlots:
         self.descriptor = descriptor
         prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._memory = mmap.mmap(descriptor, shape.total_bytes, prot=prot)
-        stamps = np.frombuffer(self._memory, np.int64, 2 * shape.slots)
-        pixels = np.frombuffer(self._memory, np.uint8, offset=stamps.nbytes)
-        self.stamps: NDArray[np.int64] = stamps.reshape(-1, 2)
-        """(S, 2): ticket in the slot, and the number of tickets that the slot has had."""
+        pixels = np.frombuffer(self._memory, np.uint8)
         self.pictures: NDArray[np.uint8] = pixels.reshape(-1, shape.height, shape.width, 3)
         """(S, h, w, 3)."""
 
@@ -82,19 +79,11 @@ class PictureSlots:
             os.close(descriptor)
             raise
 
-    def write(self, slot: int, ticket: int, picture: NDArray[np.uint8]) -> int:
-        """Put a picture (h, w, 3) into a slot; returns the slot's number of tickets so far."""
-        stamp = self.stamps[slot]
-        generation = int(stamp[1]) + 1
-        stamp[0], stamp[1] = ticket, generation
-        self.pictures[slot] = picture
-        return generation
-
     def close(self) -> None:
         """Release the memory; may be called repeatedly."""
         if self.descriptor >= 0:
             # a mapping cannot be closed while arrays show it
-            self.stamps, self.pictures = np.zeros((0, 2), np.int64), np.zeros((0, 1, 1, 3), np.uint8)
+            self.pictures = np.zeros((0, 1, 1, 3), np.uint8)
             self._memory.close()
             os.close(self.descriptor)
             self.descriptor = -1

@@ -46,10 +46,8 @@ class ScorerReady(NamedTuple):
 class ScoredBatch(NamedTuple):
     """Message from worker to trainer: outputs of the batch that it was sent."""
 
-    stamps: NDArray[np.int64]
-    """(B, 3): slot, ticket and generation of each picture, as found in the slot."""
     outputs: NDArray[np.float32]
-    """(B, K)."""
+    """(B, K), in the order of the pictures."""
 
 
 class RefusedBatch(NamedTuple):
@@ -90,7 +88,7 @@ def _work(connection: Connection) -> None:
             os.sched_setaffinity(0, setup.cores)
         scorer = setup.recipe.make()
         limit_threads(setup.threads)
-    except Exception as error:
+    except Exception as error:  # whatever the user's factory raises; the trainer raises it again
         connection.send(WorkerFailed(type(error).__name__, error_text(error)))
         return
     connection.send(ScorerReady(scorer.identity, scorer.num_outputs))
@@ -107,16 +105,15 @@ def score_batch(
 ) -> ScoredBatch | RefusedBatch | WorkerFailed:
     """Score the pictures in the chosen slots (B,)."""
     pictures = slots.pictures[chosen]
-    stamps = np.column_stack([chosen, slots.stamps[chosen]])
     try:
         outputs = np.asarray(scorer.score(pictures), np.float32)
-    except Exception as error:
+    except Exception as error:  # whatever the user's scorer raises: its pictures have no score
         return RefusedBatch(f"{type(error).__name__}: {error_text(error)}")
     expected = (len(chosen), scorer.num_outputs)
     if outputs.shape != expected:
         said = f"scorer {short(scorer.identity)} answered {len(chosen)} pictures with an array of shape {outputs.shape}"
         return WorkerFailed(RobotrlError.__name__, f"{said}: expected {expected}")
-    return ScoredBatch(stamps, outputs)
+    return ScoredBatch(outputs)
 
 
 def limit_threads(threads: int) -> None:

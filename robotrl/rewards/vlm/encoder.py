@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from robotrl.errors import ConfigError, DataError, short, unknown
+from robotrl.policies.steered import weights_sha256
 from robotrl.rewards.vlm.words import WholeWordTokenizer
 from robotrl.utils.files import read_json
 
@@ -33,7 +33,7 @@ BATCH = 64
 
 
 class Preprocessing(NamedTuple):
-    """What a model's images must look like."""
+    """Size and normalization of a model's images."""
 
     size: tuple[int, int]
     """Height and width, pixels."""
@@ -59,7 +59,7 @@ class ImageTextEncoder:
         self.model: Any = model.eval().requires_grad_(False)
         self.name = name
         self.preprocessing = preprocessing
-        self.identity = _digest(model, preprocessing)
+        self.identity = hashlib.sha256(f"{weights_sha256(model)} {tuple(preprocessing)!r}".encode()).hexdigest()
         """Hexadecimal SHA-256 of weights and preprocessing."""
         self._tokenize = tokenize
         parameter = next(model.parameters())
@@ -162,13 +162,3 @@ def _words_of(path: Path) -> WholeWordTokenizer:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not isinstance(longest, int):
         raise DataError(f"vocabulary {path} has no words and longest: expected what `robotrl reward train clip` writes")
     return WholeWordTokenizer(cast("list[str]", words), longest)
-
-
-def _digest(model: nn.Module, preprocessing: Preprocessing) -> str:
-    digest = hashlib.sha256(json.dumps(preprocessing).encode())
-    for key, value in model.state_dict().items():
-        digest.update(key.encode())
-        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else b"")
-        if not value.ndim:
-            digest.update(str(value.item()).encode())
-    return digest.hexdigest()

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from robotrl.errors import ConfigError, check_count, check_number
+from robotrl.fn.progress.metrics import separation
 from robotrl.rewards.vlm.encoder import (
     CONFIG_FILE,
     SCHEMA,
@@ -54,7 +55,7 @@ class SmallClipCfg:
     updates: int = 1500
     """Gradient steps."""
     batch: int = 128
-    """Pictures in a minibatch; the classes of the first topic are drawn evenly."""
+    """Pictures in a minibatch; the classes of the first topic, and frames of no clear class, are drawn evenly."""
     lr: float = 1e-3
     """Learning rate of AdamW, after a warmup, with a cosine to 0."""
     seed: int = 0
@@ -89,7 +90,7 @@ SHIFT_PIXELS = 2
 
 
 class ClassScore(NamedTuple):
-    """How well the model tells one class of a topic from the others, on held-out frames and wordings."""
+    """Separation of one class of a topic from the others, on held-out frames and wordings."""
 
     topic: str
     name: str
@@ -151,11 +152,9 @@ def new_model(cfg: SmallClipCfg, tokenizer: WholeWordTokenizer) -> tuple[Any, di
     return module.CLIP(**config), config
 
 
-def draw_frames(classes: NDArray[np.int8], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Frames (count,): the classes (F,) of a topic in equal parts, `UNCLEAR` as one of them."""
-    present = np.unique(classes)
-    drawn = rng.integers(0, len(present), count)
-    rows = [np.flatnonzero(classes == value) for value in present]
+def draw_frames(rows: Sequence[NDArray[np.int64]], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Frames (count,), from groups of frames in equal parts."""
+    drawn = rng.integers(0, len(rows), count)
     return np.array([rows[k][rng.integers(len(rows[k]))] for k in drawn])
 
 
@@ -192,9 +191,11 @@ def train_small_clip(
         return min(1.0, (update + 1) / WARMUP) * 0.5 * (1.0 + float(np.cos(np.pi * update / cfg.updates)))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+    of_first = scenes.classes[:, 0]
+    groups_of_frames = [np.flatnonzero(of_first == value) for value in np.unique(of_first)]
     model.train()
     for _ in range(cfg.updates):
-        rows = draw_frames(scenes.classes[:, 0], cfg.batch, rng)
+        rows = draw_frames(groups_of_frames, cfg.batch, rng)
         images = _shifted(prepared(torch.from_numpy(scenes.pictures[rows]), preprocessing), shifts)
         wordings = [one.train[rng.integers(len(one.train))] for topic in topics for one in topic.classes]
         image = F.normalize(model.encode_image(images), dim=-1)
@@ -219,15 +220,6 @@ def _shifted(images: Tensor, rng: torch.Generator) -> Tensor:
     return torch.roll(images, (down, right), dims=(2, 3))
 
 
-def area_under_curve(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float:
-    """Probability that a value of `positive` is above one of `negative`, ties counted half; NaN if one is empty."""
-    if not len(positive) or not len(negative):
-        return float("nan")
-    order = np.sort(negative)
-    below = np.searchsorted(order, positive, "left") + np.searchsorted(order, positive, "right")
-    return float(below.mean() / (2 * len(negative)))
-
-
 def class_scores(
     encoder: ImageTextEncoder,
     scenes: CaptionedFrames,
@@ -250,7 +242,8 @@ def class_scores(
             sentences = one.test if wordings == "test" else one.train
             score = (images @ encoder.texts(sentences).T).mean(dim=1).double().numpy()
             true = scenes.classes[:, k] == number
-            auc = area_under_curve(score[known & true], score[known & ~true])
+            above, below = score[known & true], score[known & ~true]
+            auc = separation(above, below) if len(above) and len(below) else float("nan")
             out.append(ClassScore(topic.name, one.name, int(true.sum()), auc))
     return out
 

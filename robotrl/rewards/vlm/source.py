@@ -1,4 +1,4 @@
-"""What the rewards of pictures and language share: they look every few steps, and their window is found from data."""
+"""Shared part of rewards from pictures and language: scores every few steps, in a window found from data."""
 
 from __future__ import annotations
 

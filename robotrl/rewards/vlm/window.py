@@ -46,7 +46,7 @@ class CalibratedWindow:
         return windowed(raw, *self.window), valid
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """What has been seen, for an exact resume."""
+        """Window and scores seen so far, for an exact resume."""
         window = np.array([] if self.window is None else self.window, np.float64)
         return {"window": window, "seen": self._seen[: self._count].numpy().copy()}
 

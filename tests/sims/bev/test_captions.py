@@ -1,4 +1,4 @@
-"""What is true of a scene, worked by hand on scenes that are put together for it."""
+"""Captions of scenes that are put together for it, worked by hand."""
 
 from __future__ import annotations
 
