@@ -75,7 +75,7 @@ class ContrastCfg:
             view=self.view,
             pixels=self.pixels,
             every=self.every,
-            window=CalibratedWindow(self.calibration, self.tail, self.window),
+            window=CalibratedWindow(self.calibration, self.tail, self.window, NAME),
             shape=None if self.synthesis == "none" else vehicle_state(sim, self.max_speed_mps, NAME),
             text=repr((self.good, self.calibration, self.tail, self.window, self.synthesis, self.max_speed_mps)),
         )

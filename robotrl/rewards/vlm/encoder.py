@@ -114,13 +114,17 @@ def load_encoder(name: str, device: str = "cpu") -> ImageTextEncoder:
     path = Path(name)
     if name.startswith(HUB):
         return _opened(name, name, None, device)
+    if path.is_file():
+        raise ConfigError(f"model {name!r} is a file: expected MODEL@FILE for a file of weights, or a directory")
     if path.is_dir():
         if not (path / CONFIG_FILE).is_file():
             raise DataError(
                 f"{path} has no {CONFIG_FILE}: expected a directory of `robotrl reward train clip` or open_clip"
             )
         words = path / WORDS_FILE
-        return _opened(name, f"{LOCAL}{path}", None, device, _words_of(words) if words.is_file() else None)
+        return (
+            _of_words(name, path, words, device) if words.is_file() else _opened(name, f"{LOCAL}{path}", None, device)
+        )
     model, at, checkpoint = name.partition("@")
     if not at:
         known = [f"{HUB}ORGANISATION/NAME", *(f"{known}@CHECKPOINT" for known in open_clip.list_models())]
@@ -140,7 +144,8 @@ def _opened(
 
     open_clip: Any = importlib.import_module("open_clip")
     try:
-        model: Any = open_clip.create_model(model_name, pretrained=pretrained, device=device)
+        # without this it would answer with random weights
+        model: Any = open_clip.create_model(model_name, pretrained=pretrained, device=device, require_pretrained=True)
         tokenize: Any = open_clip.get_tokenizer(model_name) if tokenizer is None else tokenizer
     except (RuntimeError, OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(f"model {name!r} cannot be loaded: {short(' '.join(str(error).split()), 300)}") from error
@@ -153,12 +158,33 @@ def _opened(
         tuple(cfg["std"]),
         cfg.get("resize_mode") == "squash",
     )
-    return ImageTextEncoder(model, tokenize, preprocessing, name)
+    for key, value in model.state_dict().items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise DataError(f"model {name!r}: weights {key} are not finite")
+    encoder = ImageTextEncoder(model, tokenize, preprocessing, name)
+    if tokenizer is None:
+        try:
+            encoder.texts(["a"])
+        except (IndexError, RuntimeError) as error:
+            raise DataError(f"model {name!r} does not fit its tokenizer: {short(str(error))}") from error
+    return encoder
 
 
-def _words_of(path: Path) -> WholeWordTokenizer:
-    found = read_json(path, "vocabulary", SCHEMA)
+def content_digest(encoder: ImageTextEncoder, tokenizer: WholeWordTokenizer) -> str:
+    """Hexadecimal SHA-256 of a small model: weights, preprocessing and vocabulary."""
+    return hashlib.sha256(f"{encoder.identity} {tokenizer.words!r} {tokenizer.longest}".encode()).hexdigest()
+
+
+def _of_words(name: str, path: Path, file: Path, device: str) -> ImageTextEncoder:
+    """A model with a vocabulary of its own."""
+    found = read_json(file, "vocabulary", SCHEMA)
     words, longest = found.get("words"), found.get("longest")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not isinstance(longest, int):
-        raise DataError(f"vocabulary {path} has no words and longest: expected what `robotrl reward train clip` writes")
-    return WholeWordTokenizer(cast("list[str]", words), longest)
+        raise DataError(f"vocabulary {file} has no words and longest: expected what `robotrl reward train clip` writes")
+    tokenizer = WholeWordTokenizer(cast("list[str]", words), longest)
+    encoder = _opened(name, f"{LOCAL}{path}", None, device, tokenizer)
+    if found.get("sha256") != content_digest(encoder, tokenizer):
+        raise DataError(
+            f"model {name!r} was changed since it was trained: expected its own weights, config and {file.name}"
+        )
+    return encoder

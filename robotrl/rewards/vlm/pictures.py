@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.errors import CapabilityError, check_count, unknown
+from robotrl.errors import CapabilityError, ConfigError, check_count, unknown
 from robotrl.rewards.source import SimTransition
 from robotrl.spec import HasCamera, VecSim, is_picture
 
+COLORS = 3
+"""Channels of a picture that a model of pictures and language reads."""
 PIXELS = (8, 2048)
 """Range of a picture's width and height."""
 
@@ -79,10 +81,16 @@ def picture_feed(sim: VecSim, view: str | None, pixels: int, field: str) -> Pict
         CapabilityError: the sim has neither.
         ConfigError: an unknown name, or a size out of range.
     """
-    observed = [key for key, spec in sim.observation_spec.items() if is_picture(spec)]
+    pictures = {key: spec.shape[-1] for key, spec in sim.observation_spec.items() if is_picture(spec)}
+    observed = [key for key, channels in pictures.items() if channels == COLORS]
     cameras = list(sim.cameras) if isinstance(sim, HasCamera) else []
     if not observed and not cameras:
-        raise CapabilityError(f"sim {type(sim).__name__} has no picture: expected an observed one, or HasCamera")
+        raise CapabilityError(
+            f"sim {type(sim).__name__} has no picture: expected one in color, observed or of a camera"
+        )
+    if view in pictures and view not in observed:
+        expected = f"one in color, or a camera: {', '.join([*observed, *cameras])}"
+        raise ConfigError(f"{field} is {view!r}, which has {pictures[view]} channels: expected {expected}")
     name = [*observed, *cameras][0] if view is None else view
     if name in observed:
         return ObservedPictures(name)

@@ -29,6 +29,7 @@ from robotrl.rewards.vlm.encoder import (
     WORDS_FILE,
     ImageTextEncoder,
     Preprocessing,
+    content_digest,
     prepared,
 )
 from robotrl.rewards.vlm.scenes import CaptionedFrames
@@ -266,5 +267,9 @@ def save_small_clip(path: Path, trained: SmallClip, about: dict[str, Any]) -> No
     config = {"model_cfg": trained.config, "preprocess_cfg": preprocess}
     write_weights(path / WEIGHTS_FILE, {k: v.detach().contiguous() for k, v in encoder.model.state_dict().items()})
     replace_file(path / CONFIG_FILE, dump_json(config))
-    known = {"words": list(tokenizer.words), "longest": tokenizer.longest}
+    known = {
+        "words": list(tokenizer.words),
+        "longest": tokenizer.longest,
+        "sha256": content_digest(encoder, tokenizer),
+    }
     replace_file(path / WORDS_FILE, dump_json({"schema_version": SCHEMA, **known, **about}))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.language_reward import quantile_window, windowed
+
+NARROWEST = 1e-5
+"""Width of a window below which scores differ by rounding alone."""
 
 
 class CalibratedWindow:
@@ -19,9 +25,18 @@ class CalibratedWindow:
         count: number of scores that the window is made from.
         tail: share of them beyond either end, 0 to below 0.5.
         given: a window instead, low and high.
+        name: name of the source in the registry, for errors.
+
+    Raises:
+        ConfigError: the given window is no interval.
     """
 
-    def __init__(self, count: int, tail: float, given: tuple[float, float] | None = None) -> None:
+    def __init__(
+        self, count: int, tail: float, given: tuple[float, float] | None = None, name: str = "contrast"
+    ) -> None:
+        if given is not None and not -math.inf < given[0] < given[1] < math.inf:
+            raise out_of_range(f"reward.{name}.window", given, "two finite numbers, the lower one first")
+        self._name = name
         self._tail = tail
         self._seen = torch.zeros(0 if given is not None else count)
         self._count = 0
@@ -33,6 +48,9 @@ class CalibratedWindow:
         Args:
             raw: (n,) raw scores.
             valid: (n,) bool, raw scores that count.
+
+        Raises:
+            ConfigError: the first scores are all alike, so that they have no window.
         """
         if self.window is None:
             some = raw[valid].cpu()[: len(self._seen) - self._count]
@@ -41,7 +59,12 @@ class CalibratedWindow:
             if self._count < len(self._seen):
                 return torch.zeros_like(raw), torch.zeros_like(valid)
             low, high = quantile_window(self._seen, self._tail)
-            self.window = (low, max(high, low + float(np.spacing(np.float32(abs(low) + 1e-6)))))
+            if high - low < NARROWEST:
+                raise ConfigError(
+                    f"reward.{self._name}: the first {self._count} scores are all {low:.4g}: expected pictures and"
+                    f" sentences that the model tells apart, or reward.{self._name}.window"
+                )
+            self.window = (low, high)
             return torch.zeros_like(raw), torch.zeros_like(valid)
         return windowed(raw, *self.window), valid
 

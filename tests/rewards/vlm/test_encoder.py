@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from robotrl.config import WeightedReward
 from robotrl.errors import CapabilityError, ConfigError, DataError
 from robotrl.registry import make_sim
 from robotrl.rewards.contrast import ContrastCfg
 from robotrl.rewards.relabel import with_rewards
-from robotrl.rewards.vlm.encoder import WEIGHTS_FILE, WORDS_FILE, Preprocessing, load_encoder, prepared
+from robotrl.rewards.vlm.encoder import CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, Preprocessing, load_encoder, prepared
 from robotrl.rewards.vlm.window import CalibratedWindow
 from tests.kits.refusals import raises_naming
 from tests.kits.small_clip import BAD, GOOD, fresh_clip, stored_clip
@@ -65,6 +68,45 @@ def test_what_is_no_model_is_named(clip: Path, tmp_path: Path) -> None:
         load_encoder(str(wordless))
 
 
+def test_a_model_that_was_changed_is_not_loaded(tmp_path: Path) -> None:
+    def changed(name: str, change: Callable[[Path], object]) -> str:
+        path = stored_clip(tmp_path / name)
+        change(path)
+        return str(path)
+
+    def words(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+        known = json.loads((path / WORDS_FILE).read_text())
+        (path / WORDS_FILE).write_text(json.dumps({**known, "words": change(known["words"])}))
+
+    def not_finite(path: Path) -> None:
+        weights = load_file(path / WEIGHTS_FILE)
+        weights["visual.conv1.weight"][0] = float("nan")
+        save_file(weights, path / WEIGHTS_FILE)
+
+    # open_clip answers with random weights where there are none
+    for name, change, says in (
+        ("no weights", lambda path: (path / WEIGHTS_FILE).unlink(), "cannot be loaded"),
+        ("other words", lambda path: words(path, lambda known: known[::-1]), "was changed since it was trained"),
+        ("fewer words", lambda path: words(path, lambda known: known[1:]), "was changed since it was trained"),
+        ("no words", lambda path: (path / WORDS_FILE).unlink(), "does not fit its tokenizer"),
+        ("not finite", not_finite, "weights visual.conv1.weight are not finite"),
+        ("other mean", _other_mean, "was changed since it was trained"),
+    ):
+        with pytest.raises(DataError, match=f"{name}'.*({says})"):
+            load_encoder(changed(name, change))
+
+
+def _other_mean(path: Path) -> None:
+    config = json.loads((path / CONFIG_FILE).read_text())
+    config["preprocess_cfg"]["mean"] = [0.5, 0.5, 0.5]
+    (path / CONFIG_FILE).write_text(json.dumps(config))
+
+
+def test_a_file_of_weights_needs_the_name_of_its_model(clip: Path) -> None:
+    with raises_naming(ConfigError, "model", str(clip / WEIGHTS_FILE), "MODEL@FILE"):
+        load_encoder(str(clip / WEIGHTS_FILE))
+
+
 def test_a_window_is_found_once_and_then_fixed() -> None:
     window = CalibratedWindow(4, 0.0)
     every = torch.ones(3, dtype=torch.bool)
@@ -78,6 +120,12 @@ def test_a_window_is_found_once_and_then_fixed() -> None:
         value, valid = one(torch.tensor([0.1, 0.4, 9.0]), every)
         assert value.tolist() == pytest.approx([0.0, 0.75, 1.0]) and valid.all()
     assert CalibratedWindow(4, 0.0, (0.0, 2.0))(torch.tensor([1.0]), every[:1])[0].tolist() == [0.5]
+
+
+def test_scores_that_are_all_alike_have_no_window() -> None:
+    window = CalibratedWindow(4, 0.05)
+    with raises_naming(ConfigError, "reward.contrast", "0.25", "reward.contrast.window"):
+        window(torch.full((4,), 0.25), torch.ones(4, dtype=torch.bool))
 
 
 def test_the_last_scene_of_an_episode_is_not_seen_by_a_camera(clip: Path) -> None:
@@ -117,9 +165,19 @@ def test_settings_that_cannot_be_are_refused_by_name(clip: Path) -> None:
         (ContrastCfg(str(clip), GOOD, BAD, view="neer"), "reward.contrast.view", "neer", "near"),
         (ContrastCfg(str(clip), GOOD, BAD, every=0), "reward.contrast.every", "0", None),
         (ContrastCfg(str(clip), GOOD, BAD, tail=0.5), "reward.contrast.tail", "0.5", None),
+        (ContrastCfg(str(clip), GOOD, BAD, window=(0.2, 0.1)), "reward.contrast.window", "(0.2, 0.1)", None),
+        (ContrastCfg(str(clip), GOOD, BAD, window=(0.0, float("inf"))), "reward.contrast.window", "inf", None),
     ):
         with raises_naming(ConfigError, field, value, nearest=nearest):
             with_rewards(sim, [WeightedReward("contrast", 1.0, cfg)])
+    raster = make_sim("bev/drive", 2, 0, obs="raster", raster_pixels=16, agents=4)
+    with raises_naming(ConfigError, "reward.contrast.view", "bev", "10 channels", "top, near"):
+        with_rewards(raster, [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD, view="bev"))])
+    made = with_rewards(
+        raster, [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD, window=(-2.0, 2.0)))]
+    )
+    made.reset(seed=0)
+    assert made.step(torch.zeros(2, 2)).info["reward_valid/contrast"].all()  # through the first camera
     with pytest.raises(CapabilityError, match="observes no speed, route_offset"):
         with_rewards(sim, [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD, synthesis="driving"))])
     with pytest.raises(CapabilityError, match="sim Walk has no picture"):
