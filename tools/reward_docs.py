@@ -1,7 +1,8 @@
 """Writes the tables of the pages about rewards from the code: `python tools/reward_docs.py [--check]`.
 
 The text between `<!-- BLOCK:begin -->` and `<!-- BLOCK:end -->` is generated; everything else is prose. `rewards` is
-the index in docs/rewards.md, `fields NAME` the settings of a source, `settings service` those of the scoring service.
+the index in docs/rewards.md, `fields NAME` the settings of a source, `settings service` and `settings endpoint` those
+of what several build on.
 tests/docs/test_reward_pages.py fails if a page is out of date.
 """
 
@@ -17,13 +18,15 @@ from sim_docs import BLOCK, Asked, table
 from sim_docs import fields as fields_of
 
 from robotrl.registry import REWARDS
+from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.scoring.cfg import ServiceCfg
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 INDEX = DOCS / "rewards.md"
 FOLDER = DOCS / "rewards"
-SHARED = {"scoring"}
+SHARED = {"scoring", "endpoint"}
 """Pages about what several sources build on."""
+SETTINGS: dict[str, type] = {"service": ServiceCfg, "endpoint": EndpointCfg}
 
 
 def page_of(name: str) -> tuple[Path, str]:
@@ -66,7 +69,7 @@ def block(name: str, words: str) -> str:
     """Text of a block."""
     if name == "rewards":
         return rewards()
-    return settings(ServiceCfg) if name == "settings" else fields(words)
+    return settings(SETTINGS[words]) if name == "settings" else fields(words)
 
 
 def filled(page: Path) -> str:

@@ -33,18 +33,26 @@ class AnswerFiles:
         directory: directory of the answers of all scorers; created.
         identity: the scorer's.
         num_outputs: K.
-        picture_shape: height and width of the pictures.
+        picture_shape: height and width of the pictures; None: they may differ.
+        field: name of the setting that names the directory, for errors.
 
     Raises:
         DataError: the directory cannot be read or written, or its `scorer.json` is of another schema or scorer.
     """
 
-    def __init__(self, directory: str, identity: str, num_outputs: int, picture_shape: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        identity: str,
+        num_outputs: int,
+        picture_shape: tuple[int, int] | None,
+        field: str = "service.answers",
+    ) -> None:
         scorer: dict[str, object] = {
             "schema_version": SCHEMA_VERSION,
             "identity": identity,
             "num_outputs": num_outputs,
-            "picture_shape": list(picture_shape),
+            "picture_shape": None if picture_shape is None else list(picture_shape),
         }
         digest = hashlib.blake2b(dump_json(scorer), digest_size=16).hexdigest()
         self.folder = Path(directory) / digest
@@ -56,7 +64,7 @@ class AnswerFiles:
         try:
             self._open(scorer)
         except OSError as error:
-            raise DataError(f"service.answers {directory} cannot be used: {error.strerror}") from error
+            raise DataError(f"{field} {directory} cannot be used: {error.strerror}") from error
 
     def _open(self, scorer: dict[str, object]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,70 @@
+"""Budget of an endpoint: calls, and their cost by the tokens that the server reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from robotrl.rewards.endpoint.cfg import EndpointCfg
+from robotrl.rewards.endpoint.protocol import Usage
+
+TOKENS = 1000
+"""Tokens that a price is for."""
+
+
+class CallBudget:
+    """Calls and cost of a run so far.
+
+    Args:
+        cfg: settings.
+    """
+
+    def __init__(self, cfg: EndpointCfg) -> None:
+        self._cfg = cfg
+        self.calls = 0
+        self.cost = 0.0
+        self.unknown = False
+        """True once an answer did not say what it cost although there is a limit: nothing more is asked."""
+        self._under_way = 0
+        self._largest = 0.0
+
+    @property
+    def spent(self) -> bool:
+        """True if no further call may begin."""
+        cfg = self._cfg
+        if cfg.max_requests is not None and self.calls >= cfg.max_requests:
+            return True
+        if cfg.max_cost is None:
+            return False
+        # calls under way will cost, too: as much as the dearest so far
+        expected = self.cost + (self._under_way + 1) * self._largest
+        return self.unknown or self.cost >= cfg.max_cost or expected > cfg.max_cost
+
+    def begin(self) -> None:
+        """Count a call that begins."""
+        self.calls += 1
+        self._under_way += 1
+
+    def end(self, answered: bool, usage: Usage | None) -> None:
+        """Count the end of a call.
+
+        Args:
+            answered: whether the server answered with status 200, which costs.
+            usage: tokens, if it said so.
+        """
+        self._under_way -= 1
+        if not answered:
+            return
+        if usage is None:
+            self.unknown = self.unknown or self._cfg.max_cost is not None
+            return
+        cost = (usage.prompt * self._cfg.prompt_price + usage.answer * self._cfg.answer_price) / TOKENS
+        self.cost += cost
+        self._largest = max(self._largest, cost)
+
+    def state(self) -> dict[str, float]:
+        """State to resume from."""
+        return {"calls": float(self.calls), "cost": self.cost}
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """Restore the result of `state`."""
+        self.calls, self.cost = int(state["calls"]), float(state["cost"])
