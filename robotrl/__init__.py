@@ -17,6 +17,7 @@ torchvision_guard.install()
 if TYPE_CHECKING:
     from robotrl.api.exporting import export
     from robotrl.api.recorder import Recorder
+    from robotrl.api.reward_evaluation import evaluate_reward
     from robotrl.api.training import TrainedRun, train
     from robotrl.registry import make_sim
     from robotrl.rollout.evaluate import evaluate
@@ -28,6 +29,7 @@ _LAZY = {
     "evaluate": "robotrl.rollout.evaluate",
     "export": "robotrl.api.exporting",
     "Recorder": "robotrl.api.recorder",
+    "evaluate_reward": "robotrl.api.reward_evaluation",
     "train": "robotrl.api.training",
     "TrainedRun": "robotrl.api.training",
     "sims": "robotrl.sims",
@@ -36,7 +38,17 @@ _LAZY = {
     "configs": "robotrl.configs",
 }
 
-__all__ = ["Recorder", "TrainedRun", "__version__", "evaluate", "export", "load_policy", "make_sim", "train"]
+__all__ = [
+    "Recorder",
+    "TrainedRun",
+    "__version__",
+    "evaluate",
+    "evaluate_reward",
+    "export",
+    "load_policy",
+    "make_sim",
+    "train",
+]
 
 
 __getattr__ = lazy_names(__name__, _LAZY)

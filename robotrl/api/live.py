@@ -35,12 +35,15 @@ class BareActor:
         self._rest = np.tile(at_rest(spec), (num_envs, 1))
         self._low = np.maximum(np.broadcast_to(np.asarray(spec.low, np.float32), self._rest.shape), -1e3)
         self._high = np.minimum(np.broadcast_to(np.asarray(spec.high, np.float32), self._rest.shape), 1e3)
+        self._whole = spec.choices is not None
         self._random = np.random.default_rng(seed) if actions == "random" else None
 
     def act(self, obs: dict[str, Tensor], turn: Turn) -> Tensor:
         """Actions (N, A)."""
         if self._random is None:
             return torch.from_numpy(self._rest)
+        if self._whole:
+            return torch.from_numpy(self._random.integers(self._low, self._high, endpoint=True).astype(np.float32))
         return torch.from_numpy(self._random.uniform(self._low, self._high).astype(np.float32))
 
 

@@ -49,8 +49,11 @@ function open(k) {
   charts.clear();
   let sum = 0;
   const total = [0, ...episode.rewards.map((reward) => (sum += reward))];
-  charts.chart({ title: "Return", unit: "so far", zero: true, wide: true, lines: [{ values: total, role: "c-main" }] });
-  charts.chart({ title: "Reward", unit: "each step", zero: true, wide: true, lines: [{ values: episode.rewards, role: "c-term" }] });
+  for (const [title, unit, values] of episode.curves) charts.chart({ title, unit, zero: true, wide: true, lines: [{ values, role: "c-main" }] });
+  if (!episode.curves.length) {
+    charts.chart({ title: "Return", unit: "so far", zero: true, wide: true, lines: [{ values: total, role: "c-main" }] });
+    charts.chart({ title: "Reward", unit: "each step", zero: true, wide: true, lines: [{ values: episode.rewards, role: "c-term" }] });
+  }
   step = Math.min(step, episode.length);
   stale = true;
 }

@@ -61,7 +61,9 @@ class EvalPage:
 
 def render_evaluation(page: EvalPage) -> str:
     """Render the page as text."""
-    parts = [_tiles(page.tiles), _replays(page), _spread(page) if page.spread else "", _table(page), _again(page)]
+    replays = replay_section(page.replays, page.dt_s, page.has_success, page.chosen, _names_of_starts(page.replays))
+    again = again_section(page.command, page.settings)
+    parts = [_tiles(page.tiles), replays, _spread(page) if page.spread else "", _table(page), again]
     return document(page.title, STYLES, page.verdict, page.lede, parts)
 
 
@@ -72,32 +74,52 @@ def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
     return f'<div class="tiles">{boxes}</div>' if boxes else ""
 
 
-def _replays(page: EvalPage) -> str:
-    if not page.replays:
-        return f'<section><h2>Replays</h2><p class="why">{esc(page.chosen)}</p></section>' if page.chosen else ""
-    payload = {"dt": page.dt_s, "judged": page.has_success, "replays": pack_replays(page.replays)}
+def replay_section(replays: Sequence[EpisodePictures], dt_s: float, has_success: bool, chosen: str, starts: str) -> str:
+    """Player of some episodes; only the reason if there are none.
+
+    Args:
+        replays: the episodes.
+        dt_s: duration of a step, s.
+        has_success: whether they are classified by success.
+        chosen: sentence on how they were chosen, or why there are none.
+        starts: HTML sentences about their names.
+    """
+    if not replays:
+        return f'<section><h2>Replays</h2><p class="why">{esc(chosen)}</p></section>' if chosen else ""
+    payload = {"dt": dt_s, "judged": has_success, "replays": pack_replays(replays)}
     data = json.dumps(payload, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    cards = "".join(_card(k, replay, page.has_success) for k, replay in enumerate(page.replays))
+    cards = "".join(_card(k, replay, has_success) for k, replay in enumerate(replays))
     speeds = "".join(
         f'<option value="{speed}"{" selected" if speed == "1" else ""}>{speed} &times;</option>'
         for speed in ("0.25", "0.5", "1", "2", "4")
     )
     script = "\n".join(resource(name) for name in SCRIPTS)
     return (
-        _stage(page, speeds) + '<section><details id="together"><summary>All replays side by side</summary>'
+        _stage(chosen, starts, speeds) + '<section><details id="together"><summary>All replays side by side</summary>'
         '<div class="controls"><button id="play-all" type="button">Play</button>'
         f'<select id="speed-all" aria-label="speed of all">{speeds}</select></div>'
-        f'<div class="replays{" few" if len(page.replays) <= FEW else ""}">{cards}</div></details></section>'
+        f'<div class="replays{" few" if len(replays) <= FEW else ""}">{cards}</div></details></section>'
         f'<script type="application/json" id="replays">{data}</script>\n<script>\n{resource("replays.js")}</script>'
         f'<script>\n(() => {{\n"use strict";\n{script}}})();\n</script>'
     )
 
 
-def _stage(page: EvalPage, speeds: str) -> str:
-    """One episode at a time: its pictures, a scrub bar, and its rewards; beside it the list of episodes."""
-    first = page.replays[0]
+def _names_of_starts(replays: Sequence[EpisodePictures]) -> str:
+    if not replays:
+        return ""
+    first = replays[0]
     return (
-        f'<p class="selection">{esc(page.chosen)}</p>'
+        "A start is named by its split and its number there, from 0: "
+        f"<b>{esc(first.name)}</b> is start id {first.state_id}. The same start, policy and seed give the same "
+        f"episode: <code>robotrl view</code> with <code>--state-id {first.state_id}</code> shows this one again. "
+        "A picture shows the state before its step."
+    )
+
+
+def _stage(chosen: str, starts: str, speeds: str) -> str:
+    """One episode at a time: its pictures, a scrub bar, and its rewards; beside it the list of episodes."""
+    return (
+        f'<p class="selection">{esc(chosen)}</p>'
         '<div class="stage"><div class="screen"><div class="picture">'
         '<canvas id="film" role="img" aria-label="the chosen episode"></canvas>'
         '<span id="instruction" hidden></span>'
@@ -110,10 +132,7 @@ def _stage(page: EvalPage, speeds: str) -> str:
         f'<span id="clock"></span><select id="speed" aria-label="speed">{speeds}</select></div>'
         '<div id="plots" class="under"></div></div>'
         '<aside><h2>Episodes</h2><div id="episodes"></div></aside></div>'
-        '<p class="starts">A start is named by its split and its number there, from 0: '
-        f"<b>{esc(first.name)}</b> is start id {first.state_id}. The same start, policy and seed give the same "
-        f"episode: <code>robotrl view</code> with <code>--state-id {first.state_id}</code> shows this one again. "
-        "A picture shows the state before its step.</p>"
+        f'<p class="starts">{starts}</p>'
         "<noscript><p>The replays need JavaScript.</p></noscript>"
         "<footer><kbd>space</kbd> plays, <kbd>&larr;</kbd> <kbd>&rarr;</kbd> go by a step (<kbd>shift</kbd>: by ten), "
         "<kbd>&uarr;</kbd> <kbd>&darr;</kbd> by an episode; a click on a chart goes there. "
@@ -170,10 +189,11 @@ def _table(page: EvalPage) -> str:
     )
 
 
-def _again(page: EvalPage) -> str:
-    if not page.command and not page.settings:
+def again_section(command: str, settings: Mapping[str, str]) -> str:
+    """The command that makes a page again, and the settings that its results depend on; empty without either."""
+    if not command and not settings:
         return ""
-    rows = "".join(f'<tr><td>{esc(key)}</td><td class="n">{esc(text)}</td></tr>' for key, text in page.settings.items())
-    command = f"<pre>{esc(page.command)}</pre>" if page.command else ""
+    rows = "".join(f'<tr><td>{esc(key)}</td><td class="n">{esc(text)}</td></tr>' for key, text in settings.items())
+    shown = f"<pre>{esc(command)}</pre>" if command else ""
     table = f"<details open><summary>Settings</summary><table><tbody>{rows}</tbody></table></details>" if rows else ""
-    return f"<section><h2>Make it again</h2>{command}{table}</section>"
+    return f"<section><h2>Make it again</h2>{shown}{table}</section>"

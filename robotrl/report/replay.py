@@ -24,6 +24,16 @@ PAGE_FRAMES = 96
 QUALITY = 82
 
 
+class StepCurve(NamedTuple):
+    """A number at each step of an episode, for a small chart below its pictures."""
+
+    title: str
+    unit: str
+    """Remark beside the title; may be empty."""
+    values: tuple[float, ...]
+    """(T,) finite."""
+
+
 class EpisodePictures(NamedTuple):
     """An episode in F frames."""
 
@@ -44,6 +54,8 @@ class EpisodePictures(NamedTuple):
     """(T,) reward of each step."""
     instruction: str = ""
     """Language instruction of the episode; empty if the sim gives none."""
+    curves: tuple[StepCurve, ...] = ()
+    """Charts to show instead of those of the return and the reward."""
 
 
 def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
@@ -55,9 +67,9 @@ def thinned(replay: EpisodePictures, most: int) -> EpisodePictures:
 def pack_replays(replays: Sequence[EpisodePictures], limit: int = PAGE_BYTES) -> list[dict[str, Any]]:
     """Replays as JSON values for the page's player.
 
-    Each is `{"name", "id", "instruction", "ok", "ret", "rewards", "steps", "length", "width", "height", "columns",
-    "sheet"}`: the sheet is an image as a data URL, with the frames row by row; rewards have six significant digits. If
-    all sheets together would be larger than `limit` bytes, frames are left out.
+    Each is `{"name", "id", "instruction", "ok", "ret", "rewards", "curves", "steps", "length", "width", "height",
+    "columns", "sheet"}`: the sheet is an image as a data URL, with the frames row by row; rewards and curves have six
+    significant digits. If all sheets together would be larger than `limit` bytes, frames are left out.
     """
     share = limit // max(len(replays), 1)
     return [_packed(thinned(replay, PAGE_FRAMES), share) for replay in replays]
@@ -75,7 +87,8 @@ def _packed(replay: EpisodePictures, limit: int) -> dict[str, Any]:
         "instruction": replay.instruction,
         "ok": replay.success,
         "ret": replay.ret,
-        "rewards": [float(f"{reward:.6g}") for reward in replay.rewards],
+        "rewards": _rounded(replay.rewards),
+        "curves": [[one.title, one.unit, _rounded(one.values)] for one in replay.curves],
         "steps": list(replay.steps),
         "length": replay.length,
         "width": width,
@@ -83,6 +96,10 @@ def _packed(replay: EpisodePictures, limit: int) -> dict[str, Any]:
         "columns": columns,
         "sheet": sheet,
     }
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]
 
 
 def _sheet(frames: Frames) -> tuple[str, int]:

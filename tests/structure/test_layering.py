@@ -65,6 +65,9 @@ MAY_IMPORT = {
     "report": BASE | {"utils"},
     "configs": {"config", "policies", "algos", "sims"},
     "api": LEARN | {"policies", "deploy", "report", "importers", "sims"},
+    # rewards are measured on rollouts, and shown on a page
+    "api.reward_evaluation": LEARN | {"policies", "report", "rewards", "api"},
+    "api.reward_report": LEARN | {"report", "rewards", "api", ""},
     "api.training": LEARN | {"training", "composition", "api", "sims.interop"},
     "cli": ALL | {"configs", "benchmarks"},
     "benchmarks": ALL | {"cli"},

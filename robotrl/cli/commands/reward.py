@@ -1,4 +1,4 @@
-"""`robotrl reward train` and `robotrl reward check`; the other actions are in `robotrl.cli.commands.process_reward`."""
+"""`robotrl reward`: a success classifier's actions; others are in `process_reward`, `clip_reward` and `reward_eval`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 USAGE = """usage: robotrl reward ACTION [options]
 
+  eval        measure any reward against a sim's ground truth, before training on it
   train       train and calibrate a success classifier, which can stand in for a sim's reward
   train clip  train a small model of a sim's pictures and captions, for rewards in words
   check       its false-positive and false-negative rates on new episodes
@@ -94,8 +95,9 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0
     from robotrl.cli.commands.process_reward import ACTIONS
+    from robotrl.cli.commands.reward_eval import evaluate_rewards
 
-    actions = {"train": _train, "check": _check, **ACTIONS}
+    actions = {"eval": evaluate_rewards, "train": _train, "check": _check, **ACTIONS}
     if argv[0] not in actions:
         raise unknown("action", argv[0], actions)
     return actions[argv[0]](argv[1:])

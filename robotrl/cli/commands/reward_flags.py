@@ -54,11 +54,19 @@ class RewardFlags(NamedTuple):
         _refuse_old(argv, options_of(preset.sim))
         picked, rest = _picked(argv)
         names = tuple(one.name for one in preset.rewards) if picked is None else picked
-        for word in rest:
-            name = word.removeprefix(f"{PICK}.").partition(".")[0]
-            if word.startswith(f"{PICK}.") and name in REWARDS.rows() and name not in names:
-                raise ConfigError(f"{word} is given, and reward {name!r} is not picked: expected {PICK} {name}")
+        _refuse_unpicked(rest, names)
         return cls(preset.rewards, names, True), rest
+
+    @classmethod
+    def named(cls, argv: Sequence[str]) -> tuple[RewardFlags, list[str]]:
+        """Split `--reward NAME [NAME ...]` off the arguments of a command without a preset.
+
+        Raises:
+            ConfigError: see `split`.
+        """
+        picked, rest = _picked(argv)
+        _refuse_unpicked(rest, picked or ())
+        return cls((), picked or (), True), rest
 
     def hidden(self, config: Any) -> Any:
         """The config without its sources, for tyro, which gets them from `fields`."""
@@ -89,14 +97,30 @@ class RewardFlags(NamedTuple):
             config: the parsed config.
             parsed: the parsed arguments, with the fields of `fields`.
         """
+        return dataclasses.replace(config, rewards=self.picked_from(parsed)) if self.active else config
+
+    def picked_from(self, parsed: Any) -> tuple[WeightedReward, ...]:
+        """The sources with their weights and settings.
+
+        Args:
+            parsed: the parsed arguments, with the fields of `fields`.
+        """
         from robotrl.config import WeightedReward
 
-        if not self.active:
-            return config
         found = [(name, getattr(getattr(parsed, SECTION), _identifier(name))) for name in self.names]
-        return dataclasses.replace(
-            config, rewards=tuple(WeightedReward(name, one.weight, one.cfg) for name, one in found)
-        )
+        return tuple(WeightedReward(name, one.weight, one.cfg) for name, one in found)
+
+
+def _refuse_unpicked(words: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse settings of a source that was not picked.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    for word in words:
+        name = word.removeprefix(f"{PICK}.").partition(".")[0]
+        if word.startswith(f"{PICK}.") and name in REWARDS.rows() and name not in names:
+            raise ConfigError(f"{word} is given, and reward {name!r} is not picked: expected {PICK} {name}")
 
 
 def _picked(argv: Sequence[str]) -> tuple[tuple[str, ...] | None, list[str]]:
