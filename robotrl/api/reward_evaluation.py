@@ -16,7 +16,6 @@ from robotrl.api.viewing import starts_of
 from robotrl.config import WeightedReward
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, unknown
 from robotrl.registry import REWARDS, check_num_envs, make_sim
-from robotrl.rewards.recording import EXPERTS
 from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.source import RewardSetup
 from robotrl.rewards.trust.metrics import JudgeCfg, by_scenario, measure
@@ -24,6 +23,10 @@ from robotrl.rewards.trust.recording import SUM, TASK, NamedActor, score_rollout
 from robotrl.rewards.trust.verdict import judge
 from robotrl.rollout.evaluate import ExpertActor
 from robotrl.spec import HasExpert, HasSuccessRule, HasTrace, Split, VecSim, shown_dt_s
+
+MIXTURE = ((0.0, 0.0), (0.1, 0.5), (0.2, 0.5), (0.3, 1.0), (0.8, 1.0))
+"""Pairs (noise, episode_noise) of the experts that act by default: from one that succeeds to one that is nearly random.
+Those in the middle succeed at times, which tells a reward that knows who acts from one that knows how well."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class RewardEvalRequest:
         expert: the sim's expert acts, without noise.
         random: random actions.
         episodes: number of starts, the first of the split. Those that act share them; if nobody is named, the sim's
-            expert acts with three levels of noise, and random actions, so that both good and bad behavior occur.
+            expert acts with five levels of noise, and random actions, so that both good and bad behavior occur.
         split: split of the starts.
         seed: seed of the sim, of those that act, and of the intervals.
         num_envs: maximum number of parallel envs.
@@ -164,7 +167,7 @@ def _actors(request: RewardEvalRequest, sim: VecSim) -> list[NamedActor]:
             raise CapabilityError(f"sim {request.sim!r} lacks HasExpert: expected --policy or --random")
         actors.append(expert_actor(sim, "expert", 0.0, 0.0, request.seed))
     elif not chosen and isinstance(sim, HasExpert):
-        for number, (noise, episode_noise) in enumerate(EXPERTS):
+        for number, (noise, episode_noise) in enumerate(MIXTURE):
             name = f"expert with noise {noise:g}" if noise else "expert"
             actors.append(expert_actor(sim, name, noise, episode_noise, request.seed + number))
     if not chosen and not isinstance(sim, HasExpert):

@@ -21,7 +21,7 @@ from robotrl.fn.stats import Interval
 from robotrl.registry import make_sim, sim_options
 from robotrl.report.replay import EpisodePictures, StepCurve
 from robotrl.report.trust_page import MetricRow, MetricTable, RewardVerdict, ScoreSpread, TrustPage, render_trust
-from robotrl.rewards.trust.metrics import JudgeCfg, RewardMetrics
+from robotrl.rewards.trust.metrics import JudgeCfg, JudgedBy, RewardMetrics
 from robotrl.rewards.trust.recording import SUM, TASK, PlayedActions, ScoredEpisode
 from robotrl.rewards.trust.verdict import Verdict
 from robotrl.rollout.evaluate import at_rest
@@ -72,8 +72,8 @@ class RewardEvaluation:
 
     @property
     def reached(self) -> float | None:
-        """AUC of its mean score for success; None if it was not judged."""
-        found = self.metrics[self.main].auc_mean
+        """AUC for success that that decides; None if there is no verdict."""
+        found = self.metrics[self.main].auc_of(self.judge.by)
         return None if found is None or self.verdict.standing == "not judged" else found.value
 
     @property
@@ -123,7 +123,6 @@ class RewardEvaluation:
             camera: name of a camera of the sim; None takes its first.
         """
         pictures, chosen = self._replays(replays, camera)
-        names = [*self.verdicts, TASK]
         settings = {
             "sim": self.sim,
             **{f"sim.{name}": str(value) for name, value in self.options.items()},
@@ -146,13 +145,9 @@ class RewardEvaluation:
                 verdicts=[
                     RewardVerdict(name, verdict.standing, verdict.sentences) for name, verdict in self.verdicts.items()
                 ],
-                metrics=self._table([self.metrics[name] for name in names], names),
+                metrics=self._table(),
                 spreads=self._spreads(),
-                scenarios={
-                    name: self._table(list(found.values()), list(found))
-                    for name, found in self.scenarios.items()
-                    if found
-                },
+                scenarios={name: self._scenario_table(found) for name, found in self.scenarios.items() if found},
                 replays=pictures,
                 chosen=chosen,
                 command=command,
@@ -160,28 +155,44 @@ class RewardEvaluation:
             )
         )
 
-    def _table(self, columns: Sequence[RewardMetrics], names: Sequence[str]) -> MetricTable:
+    @property
+    def _fields(self) -> dict[str, tuple[str, str]]:
+        """Fields of `RewardMetrics` on the page: label, and what is compared."""
         ahead = f"a step's score, against {self.event} within {self.judge.ahead_s:g} s"
-        about = {
+        return {
             "auc_mean": ("AUC of the mean", "episode's mean score, against success"),
-            "auc_same": ("The same within one actor", "only rollouts of the same actor are compared"),
             "auc_final": ("AUC of the last score", "against success"),
             "auc_return": ("AUC of the return", "sum over the episode, against success"),
+            "auc_same": ("AUC within one actor", f"{self.judge.by}, only rollouts of the same actor are compared"),
             "auc_event": (f"AUC before {self.event}", ahead),
             "progress": ("Correlation with progress", "within an episode"),
             "advance": ("Correlation with each step's progress", "within an episode"),
             "progress_over": ("Correlation with the last progress", "mean score, over episodes"),
             "task_over": ("Correlation with the sim's return", "return, over episodes"),
         }
+
+    def _table(self) -> MetricTable:
+        names = [*self.verdicts, TASK]
+        columns = [self.metrics[name] for name in names]
         rows = [
             MetricRow(label, words, [_cell(one._asdict()[field]) for one in columns])
-            for field, (label, words) in about.items()
+            for field, (label, words) in self._fields.items()
         ]
-        shares = [("Valid", "share of the steps", [one.valid for one in columns])]
-        if names != [*self.verdicts, TASK]:
-            shares.insert(0, ("Successes", "share of the episodes", [one.successes / one.episodes for one in columns]))
-        rows += [MetricRow(label, words, [(x, x, x) for x in values]) for label, words, values in shares]
+        rows.append(MetricRow("Valid", "share of the steps", [(one.valid, one.valid, one.valid) for one in columns]))
         return MetricTable(names, [row for row in rows if any(cell is not None for cell in row.cells)])
+
+    def _scenario_table(self, found: Mapping[str, RewardMetrics]) -> MetricTable:
+        fields: dict[JudgedBy, str] = {"mean": "auc_mean", "final": "auc_final", "return": "auc_return"}
+        shown = [fields[self.judge.by], "auc_event", "progress", "advance"]
+        rows = [
+            MetricRow(
+                scenario,
+                f"{one.successes} of {one.episodes} succeeded",
+                [_cell(one._asdict()[field]) for field in shown],
+            )
+            for scenario, one in found.items()
+        ]
+        return MetricTable([self._fields[field][0] for field in shown], rows)
 
     def _spreads(self) -> list[ScoreSpread]:
         out: list[ScoreSpread] = []
@@ -248,7 +259,7 @@ class RewardEvaluation:
         curves: list[StepCurve] = []
         for name in self.verdicts:
             valid = episode.valid[name]
-            words = "" if valid.all() else f"valid on {100 * valid.mean():.0f} % of the steps"
+            words = "" if valid.mean() > 0.995 else f"valid on {100 * valid.mean():.0f} % of the steps"
             if valid.any():
                 curves.append(StepCurve(name, words, _held(episode.scores[name], valid)[:length]))
         if episode.progress is not None and np.isfinite(episode.progress).any():

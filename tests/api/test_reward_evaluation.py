@@ -20,7 +20,7 @@ from robotrl.rewards.trust.recording import SUM, TASK
 from tests.kits.refusals import raises_naming
 from tests.rewards.trust.test_metrics import episode
 
-SMALL: dict[str, Any] = {"episodes": 16, "num_envs": 4, "judge": JudgeCfg(least=2, samples=200)}
+SMALL: dict[str, Any] = {"episodes": 18, "num_envs": 6, "judge": JudgeCfg(least=2, samples=200, by="final")}
 
 
 def test_a_reward_by_name() -> None:

@@ -236,7 +236,7 @@ def flags_of(*words: str) -> set[str]:
 def subject(words: list[str]) -> tuple[str, ...]:
     """The command whose help lists the flags that these words have."""
     if words[0] == "reward" and len(words) > 1 and not words[1].startswith("-"):
-        return words[0], words[1]
+        return words[0], words[1], *chosen("--reward", words)
     if words[0] != "train":
         return (words[0],)
     preset = words[1:2] if len(words) > 1 and not words[1].startswith("-") else []

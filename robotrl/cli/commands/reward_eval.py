@@ -8,17 +8,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from robotrl.cli.commands.outputs import writable
 from robotrl.cli.commands.parsing import at_least, check_seed
-from robotrl.cli.commands.reward_flags import RewardFlags
 from robotrl.cli.commands.sim_flags import parse_with_sim
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.registry import SIMS, sim_options
 from robotrl.spec import Split
+
+if TYPE_CHECKING:
+    from robotrl.cli.commands.reward_flags import RewardFlags
 
 COMMAND = "robotrl reward eval"
 
@@ -29,7 +31,7 @@ class EvalArgs:
     a collision coming, do they follow the progress? Prints a verdict for each reward.
 
     --policy, --expert and --random say who acts; those that are given share the rollouts. Without any of them the sim's
-    expert acts with three levels of noise, and random actions, so that both good and bad behavior occur.
+    expert acts with five levels of noise, and random actions, so that both good and bad behavior occur.
     """
 
     sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
@@ -50,14 +52,16 @@ class EvalArgs:
     """Number of parallel environments."""
     gamma: float = 1.0
     """Discount per env step of the learner, which potential-based rewards depend on, above 0, at most 1."""
+    by: Literal["mean", "final", "return"] = "mean"
+    """Judge by an episode's mean score, by its last valid score, or by its sum."""
     tells: float = 0.7
-    """AUC of the mean score from which a reward tells success from failure; its interval must be above 0.5, too."""
+    """AUC from which a reward tells success from failure; its interval must be above 0.5, too."""
     least: int = 5
     """Fewest successes, and failures, for a verdict."""
     ahead_s: float = 2.0
     """A step's score is compared with collisions (or failures) within the next so many seconds."""
     require: Annotated[float | None, tyro.conf.arg(metavar="AUC")] = None
-    """Exit code 1 if this AUC is not reached, or nothing was judged: by the reward, or by the sum of several."""
+    """Exit code 1 if the AUC is below this, or nothing was judged; of several rewards that of their sum."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
     """Write an HTML page, with the scores along some episodes."""
     replays: int = 6
@@ -70,6 +74,8 @@ class EvalArgs:
 
 def evaluate_rewards(argv: Sequence[str]) -> int:
     """Run the command."""
+    from robotrl.cli.commands.reward_flags import RewardFlags
+
     flags, rest = RewardFlags.named(argv)
     both = dataclasses.make_dataclass("Eval", flags.fields(), bases=(EvalArgs,), frozen=True, kw_only=True)
     both.__doc__ = EvalArgs.__doc__
@@ -110,7 +116,7 @@ def _run(args: Any, flags: RewardFlags, options: dict[str, Any], argv: Sequence[
             seed=args.seed,
             num_envs=args.num_envs,
             gamma=args.gamma,
-            judge=JudgeCfg(tells=args.tells, least=args.least, ahead_s=args.ahead_s),
+            judge=JudgeCfg(by=args.by, tells=args.tells, least=args.least, ahead_s=args.ahead_s),
         )
     )
     for line in found.lines():

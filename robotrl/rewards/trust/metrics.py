@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import check_count, check_number
+from robotrl.errors import check_count, check_number, unknown
 from robotrl.fn.progress.metrics import rank_correlation
 from robotrl.fn.reward_metrics import auc_interval, before_event, correlation_interval
 from robotrl.fn.stats import Interval, bootstrap, mean
 from robotrl.rewards.trust.recording import TASK, ScoredEpisode
 
 Reals = NDArray[np.float64]
+JudgedBy = Literal["mean", "final", "return"]
+"""Number of an episode that is compared with success: mean score, last valid score, or sum."""
+JUDGED_BY: tuple[JudgedBy, ...] = ("mean", "final", "return")
 LEAST_STEPS = 3
 """Fewest valid steps of an episode for a correlation within it."""
 
@@ -24,6 +27,8 @@ LEAST_STEPS = 3
 class JudgeCfg:
     """Settings of the verdict on a reward."""
 
+    by: JudgedBy = "mean"
+    """Judge by the mean score of an episode, by its last valid score ("final"), or by the sum ("return")."""
     tells: float = 0.7
     """AUC from which a reward tells success from failure, or sees a collision coming, 0.5 to 1. Its interval must be
     above 0.5 as well. Below this value it does so weakly."""
@@ -43,6 +48,8 @@ class JudgeCfg:
         Raises:
             ConfigError: one is out of range.
         """
+        if self.by not in JUDGED_BY:
+            raise unknown("judge.by", str(self.by), JUDGED_BY)
         check_number("judge.tells", self.tells, 0.5, 1.0)
         check_number("judge.follows", self.follows, 0.0, 1.0)
         check_count("judge.least", self.least, 1, 1_000_000, "a number of episodes")
@@ -62,7 +69,7 @@ class RewardMetrics(NamedTuple):
     auc_mean: Interval | None
     """AUC of the episode's mean score for success."""
     auc_same: Interval | None
-    """The same among rollouts of one actor: a reward may know who acted, e.g. by how jerky it is, and no more."""
+    """AUC of the number that decides among rollouts of one actor: a reward may know who acted, and no more."""
     auc_final: Interval | None
     """AUC of the episode's last valid score for success."""
     auc_return: Interval | None
@@ -77,6 +84,10 @@ class RewardMetrics(NamedTuple):
     """Rank correlation of the mean score and the last progress over episodes."""
     task_over: Interval | None
     """Rank correlation of the return and the sim's own return over episodes."""
+
+    def auc_of(self, by: JudgedBy) -> Interval | None:
+        """AUC by one of the numbers."""
+        return {"mean": self.auc_mean, "final": self.auc_final, "return": self.auc_return}[by]
 
 
 def measure(episodes: Sequence[ScoredEpisode], name: str, dt_s: float, cfg: JudgeCfg, seed: int = 0) -> RewardMetrics:
@@ -109,7 +120,9 @@ def measure(episodes: Sequence[ScoredEpisode], name: str, dt_s: float, cfg: Judg
         events=sum(bool(one.event.any()) for one in episodes),
         valid=float(valid.mean()),
         auc_mean=auc(means),
-        auc_same=auc(means, actors) if len(set(actors.tolist())) > 1 else None,
+        auc_same=auc({"mean": means, "final": finals, "return": returns}[cfg.by], actors)
+        if len(set(actors.tolist())) > 1
+        else None,
         auc_final=auc(finals),
         auc_return=auc(returns),
         auc_event=_auc_event(scored, name, steps, cfg.samples, seed),

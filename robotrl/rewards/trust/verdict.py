@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
 
 
 def judge(metrics: RewardMetrics, cfg: JudgeCfg, event: str, unstated: str | None = None) -> Verdict:
-    """Judge a reward by the AUC of its mean over an episode for success, and say what else was seen.
+    """Judge a reward by the AUC of its mean over an episode (or see `JudgeCfg.by`) for success; say what else was seen.
 
     Args:
         metrics: metrics over all episodes.
@@ -36,10 +36,13 @@ def judge(metrics: RewardMetrics, cfg: JudgeCfg, event: str, unstated: str | Non
     """
     standing, main = _main(metrics, cfg, unstated)
     sentences = [main]
+    last = metrics.auc_final
+    if cfg.by == "mean" and standing in ("weak", "fails", "opposed") and last is not None and last.low > 0.5:
+        sentences.append(f"its last score in an episode does tell them (AUC {_span(last)})")
     same = metrics.auc_same
     if standing in ("tells", "weak") and same is not None and same.low <= 0.5:
         sentences.append(
-            f"among rollouts of one actor it does not (AUC {_span(same)}): it may know who acts rather than how well"
+            f"among rollouts of one actor that is not shown (AUC {_span(same)}): it may know who acts, not how well"
         )
     total = metrics.auc_return
     if standing in ("tells", "weak") and total is not None and total.high < 0.5:
@@ -84,16 +87,18 @@ def _main(metrics: RewardMetrics, cfg: JudgeCfg, unstated: str | None) -> tuple[
             else f"{failed} of {metrics.episodes} failed"
         )
         return "not judged", f"not judged: only {few}, expected {cfg.least} or more of either"
-    found = metrics.auc_mean
+    found = metrics.auc_of(cfg.by)
     if found is None:  # the episodes without a valid score were all that succeeded, or all that failed
         return "not judged", "not judged: no score was valid in successes, or none in failures"
+    auc = {"mean": "AUC", "final": "AUC of the last score", "return": "AUC of the return"}[cfg.by]
     if found.low > 0.5:
         if found.value >= cfg.tells:
-            return "tells", f"tells success from failure (AUC {_span(found)})"
-        return "weak", f"tells success from failure only weakly (AUC {_span(found)})"
+            return "tells", f"tells success from failure ({auc} {_span(found)})"
+        return "weak", f"tells success from failure only weakly ({auc} {_span(found)})"
     if found.high < 0.5:
-        return "opposed", f"is higher in failures than in successes (AUC {_span(found)}): training on it is not advised"
-    return "fails", f"does not tell success from failure (AUC {_span(found)}): training on it is not advised"
+        words = f"is higher in failures than in successes ({auc} {_span(found)})"
+        return "opposed", f"{words}: training on it is not advised"
+    return "fails", f"does not tell success from failure ({auc} {_span(found)}): training on it is not advised"
 
 
 def _span(found: Interval) -> str:

@@ -66,6 +66,18 @@ def test_a_sum_that_favors_failures_is_part_of_the_verdict() -> None:
     assert "not finishing" in said.text
 
 
+def test_what_is_judged_by_is_a_setting() -> None:
+    by_return = JudgeCfg(samples=200, by="return")
+    said = judge(measure(good_and_bad(), "it", DT_S, by_return), by_return, "failures")
+    assert said.standing == "opposed" and "AUC of the return" in said.sentences[0]
+    # near misses: high all the time, and low at the end
+    episodes = [episode([0.1, 1.0], True) for _ in range(8)] + [episode([0.9, 0.8], False) for _ in range(8)]
+    said = judge(measure(episodes, "it", DT_S, CFG), CFG, "failures")
+    assert said.standing == "opposed" and "last score in an episode does" in said.text
+    with raises_naming(ConfigError, "judge.by", "last", "mean", "final", "return"):
+        JudgeCfg(by="last").check()  # type: ignore[arg-type]
+
+
 def test_invalid_scores_count_for_nothing() -> None:
     noisy = [
         episode([0.9, -50.0, 0.8], True, valid=[True, False, True]),
