@@ -24,7 +24,15 @@ from robotrl.errors import (
 from robotrl.interventions.config import InterventionCfg
 from robotrl.registry import REWARDS, check_num_envs, sim_options
 from robotrl.spec import CACHES, Cache, LearnerCfg, reads
-from robotrl.spec.json_fields import FLAT, REVISION, check_settings, check_type, name_values, settings_from_json
+from robotrl.spec.json_fields import (
+    FLAT,
+    REVISION,
+    check_settings,
+    check_type,
+    name_values,
+    settings_from_json,
+    settings_of,
+)
 from robotrl.spec.sim_options import SimOptions, changed_fields, json_values
 
 Algo = TypeVar("Algo")
@@ -326,7 +334,7 @@ def reward_from_json(data: Mapping[str, Any]) -> WeightedReward:
         ConfigError: the name is unknown, or its package cannot be imported.
         TypeError: a setting is missing or unknown.
     """
-    settings = REWARDS.load(data["name"])(**settings_from_json(data["cfg"]))
+    settings = settings_of(REWARDS.load(data["name"]), data["cfg"])
     return WeightedReward(data["name"], data["weight"], settings)
 
 

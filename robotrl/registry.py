@@ -245,16 +245,21 @@ ALGORITHMS = Table(
 REWARDS = Table(
     "reward",
     {
+        "action-alignment": "robotrl.rewards.action_alignment:ActionAlignmentCfg",
         "action-rate": "robotrl.rewards.rules:ActionRateCfg",
         "action-size": "robotrl.rewards.rules:ActionSizeCfg",
         "alive": "robotrl.rewards.rules:AliveCfg",
         "contrast": "robotrl.rewards.contrast:ContrastCfg",
+        "episode-similarity": "robotrl.rewards.episode_similarity:EpisodeSimilarityCfg",
         "function": "robotrl.rewards.function:FunctionRewardCfg",
+        "goal-baseline": "robotrl.rewards.goal_baseline:GoalBaselineCfg",
+        "lord": "robotrl.rewards.lord:LordCfg",
         "process": "robotrl.rewards.process:ProcessRewardCfg",
         "progress": "robotrl.rewards.progress:ProgressRewardCfg",
         "step-penalty": "robotrl.rewards.rules:StepPenaltyCfg",
         "success": "robotrl.rewards.success:SuccessRewardCfg",
         "task": "robotrl.rewards.task:TaskRewardCfg",
+        "threshold": "robotrl.rewards.threshold:ThresholdCfg",
     },
     "robotrl.rewards",
 )

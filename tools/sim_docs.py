@@ -200,15 +200,27 @@ def fields(asked: Asked) -> str:
     said = class_texts(cls)
     default: dict[str, Any]
     if dataclasses.is_dataclass(cls):
-        default = {f.name: f.default for f in dataclasses.fields(cls)}
+        default = dict(sorted(((f.name, default_of(f)) for f in dataclasses.fields(cls)), key=is_given))
     else:
         default = {name: cls._field_defaults.get(name, dataclasses.MISSING) for name in cls._fields}
     rows = [(f"`{n}`", "" if v is dataclasses.MISSING else shown(v), said[n]) for n, v in default.items()]
     return table(("field", "default", "meaning"), rows)
 
 
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """Default of a field, or `dataclasses.MISSING`."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def is_given(named: tuple[str, Any]) -> bool:
+    """True if a field, by name and default, need not be set: those that must be come first."""
+    return named[1] is not dataclasses.MISSING
+
+
 def shown(value: Any) -> str:
     """Readable text of a value."""
+    if dataclasses.is_dataclass(value):
+        return "its defaults"
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple | list):

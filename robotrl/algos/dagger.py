@@ -26,6 +26,7 @@ from robotrl.replay.buffer import Mixed, Replay, Sampler, StepRecord, Uniform
 from robotrl.replay.corrections import Correction
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.spec import Arrays, Expert, HasExpert, LearnerCfg, MemoryNeeds, TrainDefaults
+from robotrl.spec.late_rewards import LateRewards
 
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
@@ -109,6 +110,10 @@ class Labels:
     def cut(self) -> None:
         """See `Sink`."""
         self._replay.cut()
+
+    def add_late(self, late: LateRewards) -> int:
+        """See `Sink`."""
+        return self._replay.add_late(late)
 
     def close(self, obs: Arrays) -> None:
         """End all chunks of labels at the present observations (N, ...), so that the last ones count, too."""

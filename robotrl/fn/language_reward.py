@@ -51,14 +51,14 @@ def thresholded(similarity: Tensor, threshold: float) -> Tensor:
     return torch.where(similarity >= threshold, 1.0, -1.0)
 
 
-def episode_similarity(frames: Tensor, sentence: Tensor) -> Tensor:
-    """Similarity of a whole episode to a sentence (RoboCLIP, Sontakke et al. 2023), by the mean of its frames.
+def episode_similarity(total: Tensor, sentence: Tensor) -> Tensor:
+    """Similarity of a whole episode to a sentence (RoboCLIP, Sontakke et al. 2023), by the mean of its pictures.
 
     Args:
-        frames: (T, D) unit vectors.
+        total: (D,) sum of the unit vectors of its pictures.
         sentence: (D,) unit vector.
     """
-    return F.normalize(frames.mean(dim=0), dim=0) @ sentence
+    return F.normalize(total, dim=0) @ sentence
 
 
 def windowed(value: Tensor, low: float, high: float) -> Tensor:
@@ -124,3 +124,13 @@ def alignment_margin(similarity: Tensor, taken: Tensor, neighbors: Tensor, tempe
     chosen = probability.gather(1, taken[:, None]).squeeze(1)
     others = probability.masked_fill(neighbors[taken], 0.0).max(dim=1).values
     return (chosen - others).clamp_min(0.0)
+
+
+def robot_synthesis(semantic: Tensor, effort: Tensor) -> Tensor:
+    """Hierarchical synthesis for a robot: language says how good the scene is, less of it counts for a violent action.
+
+    Args:
+        semantic: (n,) score of the scene, 0 to 1.
+        effort: (n,) mean square of the action in parts of its largest magnitude, 0 to 1.
+    """
+    return semantic * (1.0 - 0.5 * effort.clamp(0.0, 1.0))

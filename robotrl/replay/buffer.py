@@ -27,6 +27,7 @@ from robotrl.replay.storage import DECISION, META, RamStorage, Storage
 from robotrl.replay.types import HUMAN, SOURCES, Source, StepRecord, Transitions
 from robotrl.replay.views import ChunkReach, chunks, observations, reach
 from robotrl.spec import Arrays, Spec
+from robotrl.spec.late_rewards import LateRewards
 
 if TYPE_CHECKING:
     from robotrl.datasets.reader import Dataset
@@ -247,6 +248,29 @@ class Replay:
             raise ConfigError(f"reward of replay index {int(ids[at])} is {rewards[at]}: expected finite")
         self._relabeled += 1
         self.ring.set_reward(ids % self.ring.rows, rewards)
+
+    def add_late(self, late: LateRewards) -> int:
+        """Add late rewards to stored steps.
+
+        Args:
+            late: the changes; `back` counts the steps of the stream since then.
+
+        Returns:
+            The number of changes whose steps are no longer stored, which are left out.
+
+        Raises:
+            ConfigError: a change is not finite.
+        """
+        stream, back, change = (host(x) for x in (late.env, late.back, late.change))
+        number = self.ring.heads[stream] - 1 - back
+        ids = number * self.streams + stream
+        stored = (number >= 0) & self.ring.stored(ids)
+        if stored.any():
+            found, place = np.unique(ids[stored], return_inverse=True)
+            total = self.ring.fields["reward"][found % self.ring.rows].astype(np.float64)
+            np.add.at(total, place, change[stored])
+            self.set_reward(torch.from_numpy(found), torch.from_numpy(total.astype(np.float32)))
+        return int((~stored).sum())
 
     def indices(self, horizon: int = 1, decisions: bool = False) -> Tensor:
         """(M,) int64: every step whose chunk is complete, stream by stream in the order of time.

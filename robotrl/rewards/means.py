@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+
+LOST = "scoring/lost"
 
 
 class RewardMeans:
     """Sums the scores of reward sources between two lines of a log."""
 
     def __init__(self) -> None:
+        self.watched: Callable[[], Mapping[str, float]] = dict
+        """Further scalars to log, of what scores elsewhere."""
+        self.lost = 0
+        """Number of late scores whose steps were no longer there, since the start."""
         self._sums: dict[str, Tensor] = {}
         self._steps = 0
 
@@ -22,9 +28,21 @@ class RewardMeans:
             self._sums[name] = self._sums[name] + mean if name in self._sums else mean
         self._steps += 1
 
+    def add_late(self, sums: Mapping[str, float], num_envs: int) -> None:
+        """Add what late scores changed.
+
+        Args:
+            sums: sums over steps, by name.
+            num_envs: N.
+        """
+        for name, change in sums.items():
+            if name in self._sums:
+                self._sums[name] = self._sums[name] + change / num_envs
+
     def take(self) -> dict[str, float]:
-        """Return the means over envs and steps since the last call, by name; none if there was no step."""
+        """Return the means over envs and steps since the last call, by name, and what `watched` gives."""
         names = list(self._sums)
         values = (torch.stack([self._sums[name] for name in names]) / self._steps).tolist() if names else []
         self._sums, self._steps = {}, 0
-        return dict(zip(names, values, strict=True))
+        watched = dict(self.watched())
+        return dict(zip(names, values, strict=True)) | watched | ({LOST: float(self.lost)} if watched else {})

@@ -20,6 +20,7 @@ from robotrl.rewards.source import RewardSetup, SimTransition
 from robotrl.rewards.weighted import NamedSource, WeightedRewards
 from robotrl.rollout.wrapper import State, WrappedSim, declared
 from robotrl.spec import Arrays, HasFinalObs, HasRestart, Step, VecSim
+from robotrl.spec.late_rewards import LateRewards
 
 
 class RewardedSim(WrappedSim):
@@ -67,6 +68,13 @@ class RewardedSim(WrappedSim):
         self.on_present(step.obs)
         return step._replace(reward=reward, info=info)
 
+    def close(self) -> None:
+        """Close the sim, and the sources that score elsewhere."""
+        self.rewards.close()
+        if self._means is not None:
+            self._means.watched = dict
+        super().close()
+
     def own_state(self) -> State:
         """State of the sources, with hashes that identify them."""
         return self.rewards.state()
@@ -88,6 +96,22 @@ class RewardedSim(WrappedSim):
     def on_present(self, obs: Arrays) -> None:
         """Keep the observations from which the next step starts."""
         self._obs = {key: x.clone() for key, x in obs.items()} if self.buffers_are_reused else obs
+
+
+class LateRewardedSim(RewardedSim):
+    """A `RewardedSim` with sources whose scores may come later than their steps."""
+
+    def late_rewards(self, wait: bool) -> LateRewards:
+        """See `HasLateRewards`."""
+        found, terms = self.rewards.late(wait)
+        if self._means is not None:
+            self._means.add_late(terms, self.num_envs)
+        return LateRewards(*(x.to(self.device) for x in found))
+
+    def lost_late_rewards(self, count: int) -> None:
+        """See `HasLateRewards`."""
+        if self._means is not None:
+            self._means.lost += count
 
 
 def reached_by(step: Step) -> Arrays:
@@ -148,4 +172,6 @@ def with_rewards(
     built = WeightedRewards([NamedSource(one.name, one.weight, one.cfg.build(sim, known)) for one in rewards])
     if built.may_end and not isinstance(sim, HasRestart):
         raise CapabilityError(f"sim {name} lacks HasRestart: a reward source cannot end its episodes")
-    return declared(RewardedSim, sim)(sim, built, means)
+    if means is not None:
+        means.watched = built.metrics
+    return declared(LateRewardedSim if built.may_be_late else RewardedSim, sim)(sim, built, means)

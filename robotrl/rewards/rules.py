@@ -62,7 +62,7 @@ class StepPenaltyCfg:
         return StepPenalty()
 
 
-class _Bounds:
+class ActionLimits:
     """Bounds of a sim's actions.
 
     Args:
@@ -103,7 +103,7 @@ class ActionRate:
     identity = "action-rate"
 
     def __init__(self, sim: VecSim) -> None:
-        self._bounds = _Bounds(sim, self.identity)
+        self._bounds = ActionLimits(sim, self.identity)
         self._before = torch.zeros(sim.num_envs, *sim.action_spec.shape, device=sim.device)
         self._known = torch.zeros(sim.num_envs, dtype=torch.bool, device=sim.device)
 
@@ -134,7 +134,7 @@ class ActionSize(StatelessReward):
     identity = "action-size"
 
     def __init__(self, sim: VecSim) -> None:
-        self._bounds = _Bounds(sim, self.identity)
+        self._bounds = ActionLimits(sim, self.identity)
 
     def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""

@@ -73,6 +73,48 @@ class RewardSource(Protocol):
         ...
 
 
+class LateScores(NamedTuple):
+    """M scores that came after the step that they belong to."""
+
+    back: Tensor
+    """(M,) int64: number of steps that were scored since the step; 0 is the last one."""
+    env: Tensor
+    """(M,) int64."""
+    change: Tensor
+    """(M,) float32: the score, less the value that the step had, which is the fallback if it had none."""
+    fresh: Tensor
+    """(M,) bool: whether the step had no score before."""
+    age: Tensor
+    """(M,) int64, see `Score.age`: what was scored is so many steps older than the step."""
+
+    @staticmethod
+    def none() -> LateScores:
+        """No scores."""
+        none = torch.zeros(0, dtype=torch.int64)
+        return LateScores(none, none, none.float(), none.bool(), none)
+
+
+@runtime_checkable
+class LateRewardSource(Protocol):
+    """A `RewardSource` whose scores may come later than their steps, e.g. from another process."""
+
+    def late(self, wait_s: float | None = None) -> LateScores:
+        """Scores that have come since the last call, each once, on the CPU.
+
+        Args:
+            wait_s: seconds to wait for those on their way; None: as long as the settings say.
+        """
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Scalars to log, e.g. the length of a queue."""
+        ...
+
+    def close(self) -> None:
+        """End what scores; the source is not used any more."""
+        ...
+
+
 @runtime_checkable
 class Discounts(Protocol):
     """Settings of an algorithm that discounts rewards."""

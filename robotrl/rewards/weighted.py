@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
-from robotrl.rewards.source import RewardSource, Score, SimTransition, contribution
+from robotrl.rewards.source import LateRewardSource, RewardSource, Score, SimTransition, contribution
+from robotrl.spec.late_rewards import LateRewards
 
 IDENTITY, WEIGHT = "identity", "weight"
 
@@ -77,6 +78,46 @@ class WeightedRewards:
             parts.append(contribution(score, source.fallback))
             info |= {f"reward/{name}": parts[-1], f"reward_valid/{name}": score.valid, f"reward_age/{name}": score.age}
         return weighted_sum(parts, [one.weight for one in self.sources]), info
+
+    @property
+    def may_be_late(self) -> bool:
+        """True if scores of a source may come later than their steps."""
+        return any(isinstance(one.source, LateRewardSource) for one in self.sources)
+
+    def late(self, wait: bool) -> tuple[LateRewards, dict[str, float]]:
+        """Changes of the rewards of earlier steps, and sums of what changed.
+
+        Args:
+            wait: whether to wait for scores that are on their way, as long as the settings of their sources say.
+
+        Returns:
+            The changes, on the CPU, and the sums over steps by the names of `score`.
+        """
+        parts: list[LateRewards] = []
+        sums: dict[str, float] = {}
+        for name, weight, source in self.sources:
+            if isinstance(source, LateRewardSource):
+                found = source.late(None if wait else 0.0)
+                parts.append(LateRewards(found.back, found.env, weight * found.change))
+                sums[f"reward/{name}"] = float(found.change.sum())
+                sums[f"reward_valid/{name}"] = float(found.fresh.sum())
+                sums[f"reward_age/{name}"] = float(found.age[found.fresh].sum())
+        return LateRewards(*(torch.cat(x) for x in zip(*parts, strict=True))), sums
+
+    def metrics(self) -> dict[str, float]:
+        """Scalars to log of the sources that score elsewhere, named `scoring/NAME/METRIC`."""
+        return {
+            f"scoring/{one.name}/{key}": value
+            for one in self.sources
+            if isinstance(one.source, LateRewardSource)
+            for key, value in one.source.metrics().items()
+        }
+
+    def close(self) -> None:
+        """End what scores elsewhere."""
+        for one in self.sources:
+            if isinstance(one.source, LateRewardSource):
+                one.source.close()
 
     def forget(self, envs: Tensor) -> None:
         """See `RewardSource.forget`."""

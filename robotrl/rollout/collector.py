@@ -21,8 +21,10 @@ from robotrl.replay.layout import ReplayLayout
 from robotrl.replay.outliers import OutlierMonitor
 from robotrl.rollout.chunk_cursor import ChunkCursor
 from robotrl.rollout.finite import check_finite
+from robotrl.rollout.late_rewards import StepLog
 from robotrl.rollout.storage import GrowingRollout, Rollout
 from robotrl.spec import Arrays, HasFinalObs, HasState, Step, VecSim, lost
+from robotrl.spec.late_rewards import HasLateRewards, LateRewards
 
 
 class Decision(NamedTuple):
@@ -48,6 +50,10 @@ class Sink(Protocol):
 
     def cut(self) -> None:
         """Mark that the next step does not follow the last one."""
+        ...
+
+    def add_late(self, late: LateRewards) -> int:
+        """Add late rewards to the steps of `late.back` calls of `add` ago; returns how many of those are gone."""
         ...
 
 
@@ -109,6 +115,8 @@ class Collector:
         self._into: Sink | None = None
         self._watch = OutlierMonitor(sim.observation_spec)
         self._looked: list[tuple[Arrays, Tensor]] = []
+        self._late_sim = sim if isinstance(sim, HasLateRewards) else None
+        self._warned_late = False
         self._has_final_obs = isinstance(sim, HasFinalObs)
         if not self._has_final_obs:
             warnings.warn(
@@ -148,6 +156,7 @@ class Collector:
         for name, values in self._pending.items():
             store.put(name, row[carried], carried, values)
         episodes, returns = list[Tensor](), list[Tensor]()
+        log = self._step_log()
         for step_index in range(steps):
             due, rows_obs, decision = self._decide(decide)
             if decision:
@@ -160,6 +169,8 @@ class Collector:
             step, final = self._step(self._cursor.advance(), step_index)
             store.add("reward", row, self._envs, step.reward * self._discount)
             store.add("length", row, self._envs, torch.ones_like(row))
+            if log is not None:
+                log.add(row, self._discount, step.final_ids, _kept(step))
             self._discount *= self.gamma
             done = step.final_ids
             if len(done):
@@ -173,7 +184,20 @@ class Collector:
             store.put("valid", row[complete], complete, torch.ones_like(complete, dtype=torch.bool))
         self._look()
         self.env_steps += steps * n
-        return self._finish(store, row, steps * n, _joined(episodes, torch.bool), _joined(returns, torch.float32))
+        gained = _joined(returns, torch.float32)
+        if log is not None:
+            self._add_late(log, store.arrays["reward"], gained)
+        return self._finish(store, row, steps * n, _joined(episodes, torch.bool), gained)
+
+    def _step_log(self) -> StepLog | None:
+        """Log of a rollout's steps, for a sim with late rewards."""
+        return None if self._late_sim is None else StepLog(self.sim.num_envs, self.sim.device)
+
+    def _add_late(self, log: StepLog, reward: Tensor, returns: Tensor) -> None:
+        """Wait for the late rewards of a rollout, and add them."""
+        assert self._late_sim is not None
+        late = self._late_sim.late_rewards(wait=True)
+        self._late_sim.lost_late_rewards(log.apply(late, reward, returns, self._returns))
 
     def collect_into(
         self,
@@ -212,6 +236,13 @@ class Collector:
             if corrections is not None:
                 corrections.cut()
             self._started = torch.ones_like(self._started)
+        if corrections is not None and self._late_sim is not None and not self._warned_late:
+            self._warned_late = True
+            warnings.warn(
+                "late rewards are added to the replay of all steps; corrected steps are stored a second time, with the"
+                " reward that they had at first",
+                stacklevel=2,
+            )
         self._broken, self._into = False, replay
         self._pending_envs, self._pending = self._envs[:0], {}
         episodes, returns = list[Tensor](), list[Tensor]()
@@ -261,6 +292,8 @@ class Collector:
             if corrections is not None and taken is not None:
                 add_corrections(corrections, record, taken)
             self._count_episodes(step, episodes, returns)
+        if self._late_sim is not None:
+            self._late_sim.lost_late_rewards(replay.add_late(self._late_sim.late_rewards(wait=False)))
         self._look()
         self.env_steps += steps * n
         ended, gained = _joined(episodes, torch.bool), _joined(returns, torch.float32)
@@ -321,6 +354,7 @@ class Collector:
         terminated, truncated = (torch.empty(shape, dtype=torch.bool, device=device) for _ in range(2))
         finals: list[tuple[int, Tensor, Arrays]] = []
         episodes, returns = list[Tensor](), list[Tensor]()
+        log, ones = self._step_log(), torch.ones(n, device=device)
         for t in range(steps):
             decision = decide({key: x[t] for key, x in obs.items()})
             if not record:
@@ -336,6 +370,11 @@ class Collector:
                 final = step.final_obs if self._has_final_obs else {key: x[t][step.final_ids] for key, x in obs.items()}
                 finals.append((t, step.final_ids.clone(), _copy(final)))
             self._count_episodes(step, episodes, returns)
+            if log is not None:
+                log.add(torch.full_like(self._envs, t), ones, step.final_ids, _kept(step))
+        gained = _joined(returns, torch.float32)
+        if log is not None:
+            self._add_late(log, reward, gained)
         self._watch.look({key: obs[key][1:] for key in self._watch.keys}, reward)
         next_obs = {key: x[1:].clone() for key, x in obs.items()}
         for t, ids, final in finals:
@@ -354,14 +393,14 @@ class Collector:
             next_obs,
             steps * n,
             _joined(episodes, torch.bool),
-            _joined(returns, torch.float32),
+            gained,
         )
 
     def _count_episodes(self, step: Step, episodes: list[Tensor], returns: list[Tensor]) -> None:
         self._returns += step.reward
         done = step.final_ids
         if len(done):
-            kept = done[~lost(step)[done]]
+            kept = _kept(step)
             episodes.append(step.info["success"][kept])
             returns.append(self._returns[kept])
             self._returns[done] = 0.0
@@ -451,6 +490,11 @@ class Collector:
         if "log_prob" in state:  # absent in checkpoints written before replay buffers existed
             self._log_prob, self._broken = here(state["log_prob"]), bool(state["broken"])
             self._started = here(state["started"])
+
+
+def _kept(step: Step) -> Tensor:
+    """(k,) int64: envs whose episode ended in a step and was not lost."""
+    return step.final_ids[~lost(step)[step.final_ids]]
 
 
 def _copy(arrays: Arrays) -> Arrays:

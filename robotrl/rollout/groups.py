@@ -16,6 +16,7 @@ from robotrl.fn.random import counter_rng
 from robotrl.rollout.collector import Decision, Follows
 from robotrl.rollout.finite import check_finite
 from robotrl.spec import Arrays, HasState, HasStateIds, VecSim, lost
+from robotrl.spec.late_rewards import HasLateRewards, LateRewards
 
 _STREAM = 0x6209
 
@@ -120,6 +121,8 @@ class GroupCollector:
         seen: list[Arrays] = []
         said: list[Arrays] = []
         valid: list[Tensor] = []
+        late_sim = sim if isinstance(sim, HasLateRewards) else None
+        running: list[Tensor] = []
         whose: list[Tensor] = []
         while alive.any():
             rows = torch.nonzero(alive)[:, 0]
@@ -136,6 +139,8 @@ class GroupCollector:
                 check_finite(out, self.env_steps // n)
                 self.env_steps += n
                 returned += torch.where(alive, out.reward, 0.0)
+                if late_sim is not None:
+                    running.append(alive.clone())
                 ended = (out.terminated | out.truncated) & alive
                 success |= ended & out.info["success"]
                 gone |= ended & lost(out)
@@ -145,6 +150,8 @@ class GroupCollector:
             said.append(record)
             valid.append(done)
             whose.append(rows)
+        if late_sim is not None:
+            late_sim.lost_late_rewards(_add_late(late_sim.late_rewards(wait=True), torch.stack(running), returned))
         begun = torch.from_numpy(ids).to(device)
         found = Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, returned, begun)
         if gone.any():
@@ -173,6 +180,21 @@ class GroupCollector:
         self._seed, self._draws, self.env_steps = (int(state[name]) for name in ("seed", "draws", "env_steps"))
         if isinstance(self.sim, HasState):
             self.sim.set_state(state["sim"])
+
+
+def _add_late(late: LateRewards, running: Tensor, returned: Tensor) -> int:
+    """Add late rewards to the returns (N,) of episodes; returns the number of those of earlier episodes.
+
+    Args:
+        late: the changes.
+        running: (T, N) bool, whether each env's episode was running at each step.
+        returned: (N,); changed.
+    """
+    step = len(running) - 1 - late.back
+    here = step >= 0
+    step, env, change = step[here], late.env[here], late.change[here]
+    returned.index_put_((env,), torch.where(running[step, env], change, 0.0), accumulate=True)
+    return int((~here).sum())
 
 
 def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:

@@ -37,6 +37,8 @@ from robotrl.spec import (
     Step,
     SuccessRule,
 )
+from robotrl.spec.late_rewards import HasLateRewards, LateRewards
+from robotrl.spec.vehicle import HasVehicleObs, VehicleObs
 
 if TYPE_CHECKING:
     import gymnasium
@@ -276,6 +278,23 @@ class _SuccessRule(WrappedSim):
         return self.sim.success_rule
 
 
+class _VehicleObs(WrappedSim):
+    @property
+    def vehicle_obs(self) -> VehicleObs | None:
+        """State of the ego vehicle among the observations."""
+        return self.sim.vehicle_obs
+
+
+class _LateRewards(WrappedSim):
+    def late_rewards(self, wait: bool) -> LateRewards:
+        """Changes since the last call."""
+        return self.sim.late_rewards(wait)
+
+    def lost_late_rewards(self, count: int) -> None:
+        """Count changes that came too late."""
+        self.sim.lost_late_rewards(count)
+
+
 class _Reasons(WrappedSim):
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -301,6 +320,8 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasSymmetries: _Symmetries,
     HasSuccessRule: _SuccessRule,
     HasReasons: _Reasons,
+    HasLateRewards: _LateRewards,
+    HasVehicleObs: _VehicleObs,
 }
 
 

@@ -21,6 +21,22 @@ def settings_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
+def settings_of(cls: type[Any], data: Mapping[str, Any]) -> Any:
+    """A frozen dataclass from JSON values; those of a field that is a dataclass become one.
+
+    Raises:
+        TypeError: a setting is missing or unknown.
+    """
+    hints = hints_of(cls)
+    given = settings_from_json(data)
+    nested = {name: settings_of(hints[name], value) for name, value in given.items() if _is_nested(hints, name, value)}
+    return cls(**given | nested)
+
+
+def _is_nested(hints: Mapping[str, Any], name: str, value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(hints.get(name), type) and is_dataclass(hints[name])
+
+
 FLAT = "flat"
 """Metadata key of a nested dataclass whose fields are named as if they were its owner's."""
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import FrozenInstanceError, asdict, fields
 from typing import Any
 
-from robotrl.spec.json_fields import check_settings, settings_from_json
+from robotrl.spec.json_fields import check_settings, settings_of
 
 
 def check_frozen_json(cfg: Any) -> None:
@@ -24,4 +24,4 @@ def check_frozen_json(cfg: Any) -> None:
         except FrozenInstanceError:
             continue
         raise AssertionError(f"{kind.__name__} is not frozen")
-    assert kind(**settings_from_json(json.loads(json.dumps(asdict(cfg), allow_nan=False)))) == cfg
+    assert settings_of(kind, json.loads(json.dumps(asdict(cfg), allow_nan=False))) == cfg

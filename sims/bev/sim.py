@@ -28,6 +28,7 @@ from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEven
 from robotrl.sims.core_sim import CoreSim, TensorExpert
 from robotrl.spec import Input, Spec, TrainDefaults
 from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
+from robotrl.spec.vehicle import VehicleObs
 from robotrl.utils.devices import device_of
 
 DT_S = 0.1
@@ -35,6 +36,9 @@ OBSERVED = ("vector", "raster", "both", "none")
 Observed = Literal["vector", "raster", "both", "none"]
 RewardPreset = Literal["carl", "roach"]
 MAX_AGENTS = 256
+VEHICLE = VehicleObs(
+    "scalars", "speed", vectors.SPEED, "route_offset", vectors.OFFSET, "heading_error_sin", "heading_error_cos"
+)
 
 
 class DriveSim(CoreSim[FinalStateCore]):
@@ -77,6 +81,11 @@ class DriveSim(CoreSim[FinalStateCore]):
         if camera not in self.cameras:
             raise unknown("camera", camera, self.cameras)
         return picture.draw(self.core, ids, camera, width, height)
+
+    @property
+    def vehicle_obs(self) -> VehicleObs | None:
+        """Speed, offset and heading among the observations."""
+        return VEHICLE if VEHICLE.key in self.observation_spec else None
 
     def caption_classes(self) -> NDArray[np.int8]:
         """(N, topics) which caption of each topic is true of the present scene."""

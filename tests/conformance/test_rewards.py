@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +13,19 @@ import torch
 from torch import Tensor
 
 from robotrl.registry import REWARDS, make_sim
+from robotrl.rewards.action_alignment import ActionAlignmentCfg
 from robotrl.rewards.contrast import ContrastCfg
+from robotrl.rewards.episode_similarity import EpisodeSimilarityCfg
 from robotrl.rewards.function import FunctionRewardCfg
+from robotrl.rewards.goal_baseline import GoalBaselineCfg
+from robotrl.rewards.lord import LordCfg
 from robotrl.rewards.process import ProcessRewardCfg
 from robotrl.rewards.progress import ProgressRewardCfg
 from robotrl.rewards.rules import ActionRateCfg, ActionSizeCfg, AliveCfg, StepPenaltyCfg
 from robotrl.rewards.source import RewardSetup, Score, SimTransition, StatelessReward
 from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.rewards.task import TaskRewardCfg
+from robotrl.rewards.threshold import ThresholdCfg
 from robotrl.testing.rewards import (
     CHECKS,
     RewardCase,
@@ -77,9 +83,39 @@ def contrast(folder: Path) -> RewardCase:
     pytest.importorskip("open_clip")
     if not (folder / "clip").exists():
         stored_clip(folder / "clip")
-    cfg = ContrastCfg(str(folder / "clip"), GOOD, BAD, view="near", pixels=16, every=2, window=(-1.0, 1.0))
+    cfg = ContrastCfg(
+        model=str(folder / "clip"), good=GOOD, bad=BAD, view="near", pixels=16, every=2, window=(-1.0, 1.0)
+    )
     changed = (replace(cfg, bad=GOOD), replace(cfg, every=1), replace(cfg, view="top"), replace(cfg, window=None))
     return RewardCase("contrast", cfg, changed, drive)
+
+
+def of_pictures(folder: Path, name: str) -> RewardCase:
+    """A case of another reward from pictures and language."""
+    pytest.importorskip("open_clip")
+    base: dict[str, Any] = {"model": contrast(folder).cfg.model, "view": "near", "pixels": 16, "every": 2}
+    if name == "goal-baseline":
+        cfg = GoalBaselineCfg(goal=GOOD[0], baseline="our car", window=(0.0, 1.0), **base)
+        return RewardCase(name, cfg, (replace(cfg, alpha=0.9), replace(cfg, baseline="a light")), drive)
+    if name == "lord":
+        cfg = LordCfg(bad=BAD, window=(0.0, 2.0), **base)
+        return RewardCase(name, cfg, (replace(cfg, bad=BAD[:1]), replace(cfg, max_age=0)), drive)
+    if name == "threshold":
+        cfg = ThresholdCfg(goal=GOOD[0], threshold=0.05, **base)
+        return RewardCase(name, cfg, (replace(cfg, quantile=0.9), replace(cfg, threshold=None)), drive)
+    if name == "episode-similarity":
+        cfg = EpisodeSimilarityCfg(goal=GOOD[0], **base)
+        return RewardCase(name, cfg, (replace(cfg, goal=BAD[0]), replace(cfg, every=1)), drive)
+    cfg = ActionAlignmentCfg(
+        sentences=("we drive fast", "we drive slowly", "we stand still"),
+        anchors=(0.0, 1.0, 0.0, 0.0, 0.0, -1.0),
+        contexts=("we stand", "we move"),
+        context="speed",
+        edges=(1.0,),
+        standard=(0.1, 0.2),
+        **base,
+    )
+    return RewardCase(name, cfg, (replace(cfg, temperature=0.1), replace(cfg, edges=(2.0,))), drive)
 
 
 CASES: dict[str, Callable[[Path], RewardCase]] = {
@@ -97,6 +133,13 @@ CASES: dict[str, Callable[[Path], RewardCase]] = {
     "contrast, driving": lambda folder: contrast(folder)._replace(
         cfg=replace(contrast(folder).cfg, synthesis="driving", every=1), changed=()
     ),
+    "contrast, robot": lambda folder: contrast(folder)._replace(
+        cfg=replace(contrast(folder).cfg, synthesis="robot"), changed=()
+    ),
+    **{
+        name: partial(of_pictures, name=name)
+        for name in ("goal-baseline", "lord", "threshold", "episode-similarity", "action-alignment")
+    },
     "progress": lambda _: RewardCase(
         "progress", ProgressRewardCfg(), (ProgressRewardCfg(0.2), ProgressRewardCfg(form="raw")), walk
     ),

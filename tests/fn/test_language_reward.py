@@ -53,7 +53,7 @@ def test_a_threshold_gives_one_or_minus_one() -> None:
 
 def test_an_episode_is_compared_by_its_mean_direction() -> None:
     frames = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    assert episode_similarity(frames, torch.tensor([1.0, 0.0])).item() == pytest.approx(1 / math.sqrt(2))
+    assert episode_similarity(frames.sum(dim=0), torch.tensor([1.0, 0.0])).item() == pytest.approx(1 / math.sqrt(2))
 
 
 def test_a_window_is_linear_inside_and_flat_outside() -> None:

@@ -25,10 +25,12 @@ from robotrl.rollout.collector import Collector, Decision
 from robotrl.run.child_process import end_with_parent
 from robotrl.run.policy_checkpoint import policy_from_tree
 from robotrl.spec import Arrays, VecSim
+from robotrl.spec.late_rewards import LateRewards
 from robotrl.transforms import TransformGroup
 
 GRACE_S = 5.0
 """Seconds that a process gets to end by itself before it is killed."""
+NO_LATE = LateRewards(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
 
 
 # messages; arrays are sent as numpy arrays
@@ -68,6 +70,8 @@ class CollectedSteps(NamedTuple):
     env_steps: int
     corrected: int
     sim_s: float
+    late: LateRewards
+    """Changes of the rewards of steps of earlier batches, as numpy arrays; `back` counts from the last record."""
 
 
 class Ready(NamedTuple):
@@ -106,6 +110,7 @@ class Outbox:
     def __init__(self, layout: ReplayLayout) -> None:
         self.layout = layout
         self._records: list[StepRecord] = []
+        self._late = NO_LATE
 
     def add(self, record: StepRecord) -> None:
         """See `Replay.add`."""
@@ -114,10 +119,19 @@ class Outbox:
     def cut(self) -> None:
         """See `Replay.cut`; does nothing: the learner cuts its own replay before an actor starts."""
 
-    def take(self) -> list[StepRecord]:
-        """Return the records added since the last call."""
-        records, self._records = self._records, []
-        return records
+    def add_late(self, late: LateRewards) -> int:
+        """See `Replay.add_late`: to the records that are here; the rest goes to the learner's replay."""
+        here = late.back < len(self._records)
+        for back, env, change in zip(*(x[here].tolist() for x in late), strict=True):
+            self._records[-1 - back].reward[env] += change
+        self._late = LateRewards(*(torch.cat([x, more[~here]]) for x, more in zip(self._late, late, strict=True)))
+        return 0
+
+    def take(self) -> tuple[list[StepRecord], LateRewards]:
+        """Return the records added since the last call, and the late rewards of records before them."""
+        found = self._records, LateRewards(*map(to_numpy, self._late))
+        self._records, self._late = [], NO_LATE
+        return found
 
 
 def act(connection: Connection) -> None:
@@ -169,9 +183,10 @@ def _act(connection: Connection, recipe: ActorRecipe) -> None:
                 due.extend([order.steps] * order.batches)
             out = collector.collect_into(outbox, decide, due.popleft(), corrector=watcher)
             episodes, returns = to_numpy(out.episodes), to_numpy(out.returns)
-            connection.send(
-                CollectedSteps(outbox.take(), episodes, returns, out.env_steps, out.corrected, collector.sim_s)
-            )
+            records, late = outbox.take()
+            counts = (out.env_steps, out.corrected, collector.sim_s)
+            connection.send(CollectedSteps(records, episodes, returns, *counts, late))
     finally:
         if watcher is not None:
             watcher.close()
+        collector.close()

@@ -53,6 +53,7 @@ from robotrl.run.child_process import error_of_child, start_child
 from robotrl.run.locking import stop_requested
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import Arrays, VecSim
+from robotrl.spec.late_rewards import LateRewards
 
 POLL_S = 0.25
 """Seconds between two checks, while waiting, of whether the process is alive and whether the run was asked to stop."""
@@ -227,6 +228,8 @@ class RemoteReplayCollector:
         """Number of actors that were replaced."""
         self.waited_s = 0.0
         """Seconds that the learner has waited for the actor."""
+        self.late_lost = 0
+        """Number of late rewards whose steps were no longer there."""
         self._make_sim, self._made, self._acting, self._budget, self._cfg = make_sim, made, acting, budget, cfg
         self._watch: Watch | None = None
         self._actor: ActorProcess | None = None
@@ -263,7 +266,8 @@ class RemoteReplayCollector:
 
     def scalars(self) -> dict[str, float]:
         """Return the scalars to log of the actor process."""
-        return {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
+        own = {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
+        return own | ({"late_rewards_lost": float(self.late_lost)} if self.late_lost else {})
 
     def take(self, steps: int) -> Collected:
         """Add the next `steps` steps of every env to the replay buffers.
@@ -282,6 +286,7 @@ class RemoteReplayCollector:
             if self.memory.corrections is not None and isinstance(record.source, Tensor):
                 add_corrections(self.memory.corrections, record, record.source == HUMAN)
             seen.append({key: x[record.decision] for key, x in record.obs.items()})
+        self.late_lost += self.memory.replay.add_late(LateRewards(*map(to_torch, batch.late)))
         if self._made.normalizer is not None:
             self._made.take({key: torch.cat([obs[key] for obs in seen]) for key in seen[0]})
         self.env_steps += batch.env_steps

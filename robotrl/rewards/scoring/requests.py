@@ -75,6 +75,11 @@ class RequestTable:
         return limit is None or self.paid + self.waiting < limit
 
     @property
+    def room(self) -> int:
+        """Number of free slots."""
+        return len(self._free)
+
+    @property
     def full(self) -> bool:
         """True if no slot is free."""
         return not self._free

@@ -106,6 +106,12 @@ class ScoringService:
             return self._ledger.requests.pending
 
     @property
+    def room(self) -> int:
+        """Number of pictures that a `submit` of now would not drop or wait for."""
+        with self._lock():
+            return self._ledger.requests.room
+
+    @property
     def pids(self) -> list[int]:
         """IDs of the worker processes."""
         return self._dispatcher.pids

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import CapabilityError, ConfigError, check_count, unknown
@@ -18,54 +19,58 @@ PIXELS = (8, 2048)
 """Range of a picture's width and height."""
 
 
-class Pictures(NamedTuple):
-    """Pictures of all envs."""
-
-    pixels: Tensor
-    """(N, h, w, 3) uint8."""
-    valid: Tensor
-    """(N,) bool: False where the picture is not of the scene that the step reached."""
-
-
 class PictureFeed(Protocol):
     """Gives the pictures of a step."""
 
     name: str
     """Text that differs between feeds with different pictures."""
+    shape: tuple[int, int]
+    """Height and width, pixels."""
 
-    def __call__(self, transition: SimTransition) -> Pictures:
-        """Pictures of the scenes that a step reached."""
+    def visible(self, transition: SimTransition) -> Tensor:
+        """(N,) bool: envs that have a picture of the scene that the step reached."""
+        ...
+
+    def pixels(self, transition: SimTransition, envs: Tensor) -> NDArray[np.uint8]:
+        """Pictures (n, h, w, 3) of the scenes that a step reached, of the envs (n,) int64."""
         ...
 
 
 class ObservedPictures:
     """Pictures that the sim observes, those of the last step of an episode included."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, shape: tuple[int, int]) -> None:
         self.name = f"observation {key}"
+        self.shape = shape
         self._key = key
 
-    def __call__(self, transition: SimTransition) -> Pictures:
+    def visible(self, transition: SimTransition) -> Tensor:
         """See `PictureFeed`."""
-        pixels = transition.reached[self._key]
-        return Pictures(pixels, torch.ones(len(pixels), dtype=torch.bool, device=pixels.device))
+        return torch.ones_like(transition.step.terminated)
+
+    def pixels(self, transition: SimTransition, envs: Tensor) -> NDArray[np.uint8]:
+        """See `PictureFeed`."""
+        return transition.reached[self._key][envs].cpu().numpy()
 
 
 class RenderedPictures:
     """Pictures of a camera, rendered after each step.
 
-    The sim has restarted where an episode ended, so that its last scene cannot be seen: it is not valid.
+    The sim has restarted where an episode ended, so that its last scene cannot be seen.
     """
 
-    def __init__(self, sim: HasCamera, num_envs: int, camera: str, pixels: int) -> None:
+    def __init__(self, sim: HasCamera, camera: str, pixels: int) -> None:
         self.name = f"camera {camera} {pixels}"
-        self._sim, self._camera, self._pixels = sim, camera, pixels
-        self._envs = list(range(num_envs))
+        self.shape = (pixels, pixels)
+        self._sim, self._camera = sim, camera
 
-    def __call__(self, transition: SimTransition) -> Pictures:
+    def visible(self, transition: SimTransition) -> Tensor:
         """See `PictureFeed`."""
-        pixels = np.ascontiguousarray(self._sim.render(self._envs, self._camera, self._pixels, self._pixels))
-        return Pictures(torch.from_numpy(pixels), ~(transition.step.terminated | transition.step.truncated))
+        return ~(transition.step.terminated | transition.step.truncated)
+
+    def pixels(self, transition: SimTransition, envs: Tensor) -> NDArray[np.uint8]:
+        """See `PictureFeed`."""
+        return np.ascontiguousarray(self._sim.render(envs.tolist(), self._camera, *self.shape[::-1]))
 
 
 def picture_feed(sim: VecSim, view: str | None, pixels: int, field: str) -> PictureFeed:
@@ -93,8 +98,9 @@ def picture_feed(sim: VecSim, view: str | None, pixels: int, field: str) -> Pict
         raise ConfigError(f"{field} is {view!r}, which has {pictures[view]} channels: expected {expected}")
     name = [*observed, *cameras][0] if view is None else view
     if name in observed:
-        return ObservedPictures(name)
+        height, width = sim.observation_spec[name].shape[:2]
+        return ObservedPictures(name, (height, width))
     if name not in cameras or not isinstance(sim, HasCamera):
         raise unknown(field, name, [*observed, *cameras])
     check_count("pixels", pixels, *PIXELS)
-    return RenderedPictures(sim, sim.num_envs, name, pixels)
+    return RenderedPictures(sim, name, pixels)

@@ -1,150 +1,266 @@
-"""Shared part of rewards from pictures and language: scores every few steps, in a window found from data."""
+"""Rewards from pictures and language, step by step; scores may come late and are written into their own steps."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Literal
+import warnings
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import CapabilityError, ConfigError, check_count, check_number
-from robotrl.fn.language_reward import driving_synthesis
-from robotrl.rewards.source import Score, SimTransition
-from robotrl.rewards.vlm.encoder import load_encoder
+from robotrl.errors import ConfigError
+from robotrl.rewards.source import LateScores, Score, SimTransition
+from robotrl.rewards.vlm.cfg import PictureRewardCfg
 from robotrl.rewards.vlm.pictures import picture_feed
-from robotrl.rewards.vlm.window import CalibratedWindow
+from robotrl.rewards.vlm.recent import NONE, RecentSteps
+from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
+from robotrl.rewards.vlm.similarity import PromptVectors, open_scores
 from robotrl.spec import VecSim
 
-RawScore = Callable[[Tensor], Tensor]
-"""Similarities (n, K) of pictures to the prompts, to raw scores (n,), higher is better."""
-Synthesis = Literal["none", "driving"]
+FALLBACK = 0.0
+
+
+class Valued(NamedTuple):
+    """Rewards of n steps."""
+
+    value: Tensor
+    """(n,) float32."""
+    valid: Tensor
+    """(n,) bool."""
+
+
+class ScoredLate(NamedTuple):
+    """Steps that a late answer gave another reward."""
+
+    step: Tensor
+    """(m,) int64: number of the step."""
+    env: Tensor
+    """(m,) int64."""
+    change: Tensor
+    """(m,) float32 change of the reward."""
+    fresh: Tensor
+    """(m,) bool: whether the step had no score before."""
+    age: Tensor
+    """(m,) int64 steps from the picture to the step."""
+
+
+class SceneTerm(Protocol):
+    """Makes rewards of a model's outputs for a picture, and of notes of the step."""
+
+    notes_width: int
+    """S."""
+
+    def notes(self, transition: SimTransition) -> Tensor:
+        """(N, S) float32: what the reward of a step depends on besides its picture."""
+        ...
+
+    def see(self, outputs: Tensor, notes: Tensor) -> None:
+        """Take new outputs (n, K) into account, e.g. for a window; `notes` (n, S) are those of the picture's step."""
+        ...
+
+    def value(self, outputs: Tensor, notes: Tensor) -> Valued:
+        """Rewards of n steps.
+
+        Args:
+            outputs: (n, K) outputs of the picture that each step refers to.
+            notes: (n, S) notes of each step.
+        """
+        ...
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """State for an exact resume."""
+        ...
+
+    def load(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Restore the result of `state`."""
+        ...
 
 
 class LanguageReward:
-    """Reward of the similarity of each picture to sentences; a `RewardSource`.
+    """Reward of the similarity of pictures to sentences; a `LateRewardSource`.
 
-    Every `every` steps the scene is scored, on the device of the model, while the sim waits; other steps are invalid.
+    Every `every` steps the scene is scored. A score stands for up to `max_age` further steps of its episode, until
+    there is a newer one. A score that comes later than the step is written into all steps that it stands for.
 
     Args:
         name: name of the source in the registry, for errors.
-        model: name of the model, see `robotrl.rewards.vlm.encoder`.
+        cfg: when pictures are scored.
+        scenes: scores the pictures of a step; K outputs each.
+        outputs: K.
+        term: makes rewards of these outputs.
+        num_envs: N.
+        identity: see `RewardSource`.
+    """
+
+    fallback = FALLBACK
+    end_at: float | None = None
+
+    def __init__(
+        self,
+        name: str,
+        cfg: PictureRewardCfg,
+        scenes: SceneScores,
+        outputs: int,
+        term: SceneTerm,
+        num_envs: int,
+        identity: str,
+    ) -> None:
+        self._cfg, self._name, self._scenes, self._term = cfg, name, scenes, term
+        self.identity = identity
+        self._recent = RecentSteps(num_envs, cfg.kept_steps, term.notes_width)
+        self._clock = cfg.kept_steps  # so that the pictures of a restored state have numbers above `NONE`
+        self._due_in = 0
+        self._began = torch.full((num_envs,), self._clock)
+        self._asked = torch.full((num_envs,), NONE)
+        self._known = torch.full((num_envs,), NONE)
+        self._outputs = torch.zeros(num_envs, outputs)
+        self._late = list[ScoredLate]()
+
+    def score(self, transition: SimTransition) -> Score:
+        """See `RewardSource.score`."""
+        step, self._clock = self._clock, self._clock + 1
+        if self._due_in == 0:
+            self._asked[self._scenes.ask(step, transition)] = step
+            self._due_in = self._cfg.every
+        self._due_in -= 1
+        notes = self._term.notes(transition).cpu()
+        self._recent.push(step, self._fresh(self._asked, step), notes)
+        self._take(self._scenes.collect(), end=step)
+        known = self._fresh(self._known, step)
+        value, valid = self._term.value(self._outputs, notes)
+        valid = valid & (known != NONE)
+        value = torch.where(valid, value, FALLBACK)
+        self._recent.give(step, value, valid)
+        device = transition.step.reward.device
+        age = torch.where(valid, step - known, 0)
+        return Score(value.to(device), valid.to(device), age.to(device))
+
+    def _fresh(self, picture: Tensor, step: int) -> Tensor:
+        """Numbers (N,) of the pictures that stand at a step, or `NONE`."""
+        return picture.where(step - picture <= self._cfg.max_age, NONE)
+
+    def _take(self, answers: SceneAnswers, end: int) -> None:
+        """Take answers into account, and give them to the steps before `end` that they stand for."""
+        if not len(answers.step):
+            return
+        kept = answers.step > self._clock - 1 - self._cfg.kept_steps
+        picture, env, outputs = (x[kept] for x in answers)
+        self._term.see(outputs, self._recent.notes[self._recent.row(picture), env])
+        newer = (picture >= self._began[env]) & (picture > self._known[env])
+        order = torch.argsort(picture[newer])  # of several answers for one env the newest comes last
+        for i in torch.nonzero(newer).squeeze(1)[order].tolist():
+            self._known[env[i]], self._outputs[env[i]] = picture[i], outputs[i]
+        steps = self._recent.referring(picture, env, self._cfg.max_age, end)
+        row = self._recent.row(steps.step)
+        value, valid = self._term.value(outputs[steps.answer], self._recent.notes[row, steps.env])
+        row, where = row[valid], steps.env[valid]
+        change = value[valid] - self._recent.reward[row, where]
+        fresh = ~self._recent.valid[row, where]
+        self._recent.reward[row, where] = value[valid]
+        self._recent.valid[row, where] = True
+        step = steps.step[valid]
+        self._late.append(ScoredLate(step, where, change, fresh, step - picture[steps.answer[valid]]))
+
+    def late(self, wait_s: float | None = None) -> LateScores:
+        """See `LateRewardSource.late`."""
+        limit_s = self._cfg.wait_s if wait_s is None else wait_s
+        self._take(self._scenes.collect(limit_s), end=self._clock)
+        late, self._late = self._late, []
+        if not late:
+            return LateScores.none()
+        step, env, change, fresh, age = (torch.cat(parts) for parts in zip(*late, strict=True))
+        return LateScores(self._clock - 1 - step, env, change, fresh, age)
+
+    def metrics(self) -> dict[str, float]:
+        """See `LateRewardSource.metrics`."""
+        return self._scenes.metrics()
+
+    def close(self) -> None:
+        """See `LateRewardSource.close`."""
+        self._scenes.close()
+
+    def forget(self, envs: Tensor) -> None:
+        """See `RewardSource.forget`; a window that was found stays."""
+        over = envs.cpu()
+        self._began[over] = self._clock
+        self._asked[over] = NONE
+        self._known[over] = NONE
+        if over.all():
+            self._due_in = 0
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """See `RewardSource.state`."""
+        return {
+            "due_in": np.array(self._due_in),
+            "pending": np.array(self._scenes.pending),
+            "known": self._ages(self._known),
+            "asked": self._ages(self._asked),
+            "outputs": self._outputs.numpy().copy(),
+            **{f"term/{key}": value for key, value in self._term.state().items()},
+        }
+
+    def _ages(self, picture: Tensor) -> NDArray[np.int64]:
+        """Ages (N,) of pictures at the next step; `NONE` for none and for those that stand no longer."""
+        stands = self._fresh(picture, self._clock)
+        return torch.where(stands == NONE, NONE, self._clock - stands).numpy()
+
+    def load(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """See `RewardSource.load`."""
+        if int(state["pending"]):
+            warnings.warn(
+                f"reward {self._name!r}: {int(state['pending'])} scores were on their way when the state was saved;"
+                " they are lost, and the run goes on, not exactly",
+                stacklevel=2,
+            )
+        self._due_in = int(state["due_in"])
+        for place, ages in ((self._known, state["known"]), (self._asked, state["asked"])):
+            age = torch.from_numpy(ages.copy())
+            place[:] = torch.where(age == NONE, NONE, self._clock - age)
+        self._began[:] = self._clock
+        self._outputs = torch.from_numpy(state["outputs"].copy())
+        self._term.load({k.removeprefix("term/"): x for k, x in state.items() if k.startswith("term/")})
+
+
+class TermFactory(Protocol):
+    """Makes a term."""
+
+    def __call__(self, prompts: PromptVectors) -> SceneTerm:
+        """The term for prompts, as the model understands them."""
+        ...
+
+
+def language_reward(
+    name: str, cfg: PictureRewardCfg, prompts: tuple[str, ...], term: TermFactory, sim: VecSim, text: str
+) -> LanguageReward:
+    """The reward of the similarity of a sim's pictures to sentences.
+
+    Args:
+        name: name of the source in the registry, for errors.
+        cfg: model, pictures, and when they are scored.
         prompts: K sentences.
-        raw: makes raw scores of similarities.
+        term: makes rewards of their similarities; gets the vectors of the prompts.
         sim: the sim.
-        view: see `picture_feed`.
-        pixels: see `picture_feed`.
-        every: steps from one score to the next, 1 or more.
-        window: maps raw scores to 0 to 1; None leaves them as they are.
-        shape: makes rewards of scores and the step, see `vehicle_state`; None takes the scores.
         text: further settings that change the score, for the identity.
 
     Raises:
         CapabilityError: the sim has no picture.
         ConfigError: a setting is out of range, or a prompt cannot be read.
         DataError: the model cannot be loaded.
+        RobotrlError: no worker of the scoring service started.
     """
-
-    fallback = 0.0
-    end_at: float | None = None
-
-    def __init__(
-        self,
-        name: str,
-        model: str,
-        prompts: Sequence[str],
-        raw: RawScore,
-        sim: VecSim,
-        *,
-        view: str | None,
-        pixels: int,
-        every: int,
-        window: CalibratedWindow | None,
-        shape: Callable[[Tensor, SimTransition], Tensor] | None,
-        text: str,
-    ) -> None:
-        check_count(f"reward.{name}.every", every, 1, 100_000, "a number of steps")
-        self._feed = picture_feed(sim, view, pixels, f"reward.{name}.view")
-        self._encoder = load_encoder(model)
-        self._texts = self._encoder.texts(prompts)
-        self._raw, self._window, self._shape = raw, window, shape
-        self._every, self._step = every, 0
-        settings = f"{name}:{self._encoder.identity}:{self._feed.name}:{every}:{list(prompts)!r}:{text}"
-        self.identity = hashlib.sha256(settings.encode()).hexdigest()
-
-    def score(self, transition: SimTransition) -> Score:
-        """See `RewardSource.score`."""
-        self._step += 1
-        reward = transition.step.reward
-        if self._step % self._every:
-            return Score.of_now(torch.zeros_like(reward), torch.zeros_like(reward, dtype=torch.bool))
-        pixels, valid = self._feed(transition)
-        similarity = (self._encoder.images(pixels) @ self._texts.T).to(reward.device)
-        value = self._raw(similarity)
-        valid = valid & torch.isfinite(value)
-        if self._window is not None:
-            value, valid = self._window(value, valid)
-        if self._shape is not None:
-            value = self._shape(value, transition)
-        return Score.of_now(torch.where(valid, value, 0.0), valid)
-
-    def forget(self, envs: Tensor) -> None:
-        """See `RewardSource.forget`; a window that was found stays."""
-        if envs.all():
-            self._step = 0
-
-    def state(self) -> dict[str, NDArray[np.generic]]:
-        """See `RewardSource.state`."""
-        own = {} if self._window is None else self._window.state()
-        return {"step": np.array(self._step), **own}
-
-    def load(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """See `RewardSource.load`."""
-        self._step = int(state["step"])
-        if self._window is not None:
-            self._window.load(state)
+    cfg.check(name)
+    feed = picture_feed(sim, cfg.view, cfg.pixels, f"reward.{name}.view")
+    opened = open_scores(cfg, prompts, "similarity", feed.shape)
+    settings = (name, opened.prompts.identity, feed.name, cfg.every, cfg.max_age, prompts, text)
+    identity = hashlib.sha256(repr(settings).encode()).hexdigest()
+    scenes = SceneScores(feed, opened.scores, sim.num_envs)
+    return LanguageReward(name, cfg, scenes, len(prompts), term(opened.prompts), sim.num_envs, identity)
 
 
-def vehicle_state(sim: VecSim, max_speed_mps: float, name: str) -> Callable[[Tensor, SimTransition], Tensor]:
-    """Hierarchical synthesis with the state of the ego vehicle, see `driving_synthesis`.
-
-    Raises:
-        CapabilityError: the sim observes no speed, lateral offset and heading error.
-        ConfigError: the speed is out of range.
-    """
-    check_number(f"reward.{name}.max_speed_mps", max_speed_mps, 0.1, 100.0, "m/s")
-    wanted = ("speed", "route_offset", "heading_error_sin", "heading_error_cos")
-    key = next((key for key, spec in sim.observation_spec.items() if set(wanted) <= set(spec.names)), None)
-    if key is None:
-        raise CapabilityError(
-            f"reward.{name}.synthesis is 'driving', and sim {type(sim).__name__} observes no {', '.join(wanted)}:"
-            " expected a driving sim with vector observations (--sim.obs both)"
-        )
-    columns = [sim.observation_spec[key].names.index(one) for one in wanted]
-
-    def shaped(semantic: Tensor, transition: SimTransition) -> Tensor:
-        speed, offset, sin, cos = transition.reached[key][:, columns].T
-        return driving_synthesis(
-            semantic,
-            speed,
-            offset,
-            torch.atan2(sin, cos),
-            max_speed_mps=max_speed_mps,
-            max_offset_m=MAX_OFFSET_M,
-            max_heading_rad=MAX_HEADING_RAD,
-        )
-
-    return shaped
-
-
-MAX_OFFSET_M, MAX_HEADING_RAD = 3.0, float(np.pi / 2)
-"""Offset and heading error at which VLM-RL's synthesis gives nothing."""
-
-
-def check_prompts(name: str, field: str, prompts: Sequence[str]) -> None:
+def check_prompts(name: str, field: str, prompts: tuple[str, ...]) -> None:
     """Check that there is a prompt, and that each is a text.
 
     Raises:

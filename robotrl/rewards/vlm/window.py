@@ -42,31 +42,30 @@ class CalibratedWindow:
         self._count = 0
         self.window = given
 
-    def __call__(self, raw: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (n,) in the window, and whether each is valid: none is until the window is found.
-
-        Args:
-            raw: (n,) raw scores.
-            valid: (n,) bool, raw scores that count.
+    def see(self, raw: Tensor) -> None:
+        """Take finite raw scores (n,) into account; does nothing once the window is found.
 
         Raises:
             ConfigError: the first scores are all alike, so that they have no window.
         """
-        if self.window is None:
-            some = raw[valid].cpu()[: len(self._seen) - self._count]
-            self._seen[self._count : self._count + len(some)] = some
-            self._count += len(some)
-            if self._count < len(self._seen):
-                return torch.zeros_like(raw), torch.zeros_like(valid)
-            low, high = quantile_window(self._seen, self._tail)
-            if high - low < NARROWEST:
-                raise ConfigError(
-                    f"reward.{self._name}: the first {self._count} scores are all {low:.4g}: expected pictures and"
-                    f" sentences that the model tells apart, or reward.{self._name}.window"
-                )
-            self.window = (low, high)
-            return torch.zeros_like(raw), torch.zeros_like(valid)
-        return windowed(raw, *self.window), valid
+        if self.window is not None:
+            return
+        some = raw.cpu()[: len(self._seen) - self._count]
+        self._seen[self._count : self._count + len(some)] = some
+        self._count += len(some)
+        if self._count < len(self._seen):
+            return
+        low, high = quantile_window(self._seen, self._tail)
+        if high - low < NARROWEST:
+            raise ConfigError(
+                f"reward.{self._name}: the first {self._count} scores are all {low:.4g}: expected pictures and"
+                f" sentences that the model tells apart, or reward.{self._name}.window"
+            )
+        self.window = (low, high)
+
+    def __call__(self, raw: Tensor) -> Tensor | None:
+        """Scores (n,) in the window, of raw scores (n,); None before the window is found."""
+        return None if self.window is None else windowed(raw, *self.window)
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Window and scores seen so far, for an exact resume."""

@@ -18,8 +18,8 @@ from robotrl.sims.bev.traffic.right_of_way import barrier, light
 from robotrl.sims.bev.world import Maps, WorldState
 from robotrl.spec import Spec
 
-SPEED, LENGTH, SHORT = 15.0, 50.0, 10.0
-"""Scales of speeds (m/s), long distances and short distances (m)."""
+SPEED, LENGTH, SHORT, OFFSET = 15.0, 50.0, 10.0, 2.0
+"""Scales of speeds (m/s), long and short distances and lateral offsets (m)."""
 SIGHT_M = 60.0
 """Range of view ahead; anything further is ignored."""
 CONFLICT_S, CONFLICT_M = 5.0, 3.0
@@ -225,10 +225,10 @@ def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     out[2] = ego.steer
     out[3] = ego.accel
     out[4] = ego.yaw_rate
-    out[5] = ego.d / 2.0
+    out[5] = ego.d / OFFSET
     out[6] = math.sin(ego.psi)
     out[7] = math.cos(ego.psi)
-    out[8] = ego.lane_d / 2.0
+    out[8] = ego.lane_d / OFFSET
     out[9] = p.speed / SPEED
     out[10] = (ego.v - p.speed) / 5.0
     out[11] = (p.left - ego.d) / SHORT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,10 @@ pytest.importorskip("open_clip")
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored_clip(tmp_path_factory.mktemp("clip") / "model")
+
+
+def contrast(clip: Path, **settings: Any) -> ContrastCfg:
+    return ContrastCfg(**{"model": str(clip), "good": GOOD, "bad": BAD, **settings})
 
 
 def test_a_stored_model_gives_the_same_vectors(clip: Path) -> None:
@@ -109,28 +114,29 @@ def test_a_file_of_weights_needs_the_name_of_its_model(clip: Path) -> None:
 
 def test_a_window_is_found_once_and_then_fixed() -> None:
     window = CalibratedWindow(4, 0.0)
-    every = torch.ones(3, dtype=torch.bool)
-    _, valid = window(torch.tensor([0.1, 0.5, 9.0]), torch.tensor([True, True, False]))  # the last does not count
-    assert not valid.any() and window.window is None
-    _, valid = window(torch.tensor([0.3, 0.2, 7.0]), every)  # two more are enough
-    assert not valid.any() and window.window == pytest.approx((0.1, 0.5))
+    window.see(torch.tensor([0.1, 0.5]))
+    assert window(torch.tensor([0.1])) is None
+    window.see(torch.tensor([0.3, 0.2, 7.0]))  # two more are enough
+    assert window.window == pytest.approx((0.1, 0.5))
+    window.see(torch.tensor([-9.0] * 9))
     resumed = CalibratedWindow(4, 0.0)
     resumed.load(window.state())
     for one in (window, resumed):
-        value, valid = one(torch.tensor([0.1, 0.4, 9.0]), every)
-        assert value.tolist() == pytest.approx([0.0, 0.75, 1.0]) and valid.all()
-    assert CalibratedWindow(4, 0.0, (0.0, 2.0))(torch.tensor([1.0]), every[:1])[0].tolist() == [0.5]
+        value = one(torch.tensor([0.1, 0.4, 9.0]))
+        assert value is not None and value.tolist() == pytest.approx([0.0, 0.75, 1.0])
+    given = CalibratedWindow(4, 0.0, (0.0, 2.0))(torch.tensor([1.0]))
+    assert given is not None and given.tolist() == [0.5]
 
 
 def test_scores_that_are_all_alike_have_no_window() -> None:
     window = CalibratedWindow(4, 0.05)
     with raises_naming(ConfigError, "reward.contrast", "0.25", "reward.contrast.window"):
-        window(torch.full((4,), 0.25), torch.ones(4, dtype=torch.bool))
+        window.see(torch.full((4,), 0.25))
 
 
 def test_the_last_scene_of_an_episode_is_not_seen_by_a_camera(clip: Path) -> None:
     sim = make_sim("bev/drive", 3, 0, limit_s=1.0, obs="none", agents=4)
-    cfg = ContrastCfg(str(clip), GOOD, BAD, view="near", pixels=16, window=(-1.0, 1.0))
+    cfg = contrast(clip, view="near", pixels=16, max_age=0, window=(-1.0, 1.0))
     made = with_rewards(sim, [WeightedReward("contrast", 1.0, cfg)])
     made.reset(seed=0)
     for number in range(1, 11):
@@ -139,13 +145,30 @@ def test_the_last_scene_of_an_episode_is_not_seen_by_a_camera(clip: Path) -> Non
     assert step.truncated.all() and step.reward.tolist() == [0.0] * 3
 
 
+def test_a_score_stands_until_it_is_too_old_or_the_episode_ends(clip: Path) -> None:
+    sim = make_sim("bev/drive", 2, 0, limit_s=1.0, obs="none", agents=4)
+    cfg = contrast(clip, view="near", pixels=16, every=4, max_age=2, window=(-1.0, 1.0))
+    made = with_rewards(sim, [WeightedReward("contrast", 1.0, cfg)])
+    made.reset(seed=0)
+    ages, values = list[int](), list[float]()
+    for _ in range(12):
+        step = made.step(torch.zeros(2, 2))
+        ages.append(int(step.info["reward_age/contrast"][0]) if step.info["reward_valid/contrast"][0] else -1)
+        values.append(float(step.reward[0]))
+    # steps 1, 5 and 9 are scored; the episodes end at step 10, and a new count begins
+    assert ages == [0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 0, 1]
+    assert values[0] == values[1] == values[2] != 0 == values[3]
+
+
 def test_scores_are_those_of_the_pictures(clip: Path) -> None:
     sim = make_sim("bev/drive", 2, 0, obs="none", agents=4)
     made = with_rewards(
         sim,
         [
             WeightedReward(
-                "contrast", 1.0, ContrastCfg(str(clip), GOOD[:1], BAD[:1], view="top", pixels=16, window=(-2.0, 2.0))
+                "contrast",
+                1.0,
+                contrast(clip, good=GOOD[:1], bad=BAD[:1], view="top", pixels=16, window=(-2.0, 2.0)),
             )
         ],
     )
@@ -157,28 +180,55 @@ def test_scores_are_those_of_the_pictures(clip: Path) -> None:
     assert step.reward.tolist() == pytest.approx(((raw + 2) / 4).tolist(), abs=1e-6)
 
 
+def test_the_vehicle_s_state_is_in_meters_and_seconds(clip: Path) -> None:
+    """A score of 1 wants 10 m/s: the reward is that of the speed, offset and heading that the world has."""
+    sim = make_sim("bev/drive", 4, 3, obs="vector", agents=4)
+    cfg = contrast(clip, view="near", pixels=16, window=(-9.0, -8.0), synthesis="driving", max_speed_mps=10.0)
+    made = with_rewards(sim, [WeightedReward("contrast", 1.0, cfg)])  # each score is far above the window: 1
+    made.reset(seed=0)
+    for _ in range(30):
+        step = made.step(torch.tensor([[0.02, 0.7]]).repeat(4, 1))
+        ego = sim.core.world.egos
+        speed = np.clip(1 - np.abs(ego["v"] - 10.0) / 10.0, 0, 1)
+        lane = np.clip(1 - np.abs(ego["d"]) / 3.0, 0, 1) * np.clip(1 - np.abs(ego["psi"]) / (np.pi / 2), 0, 1)
+        running = ~(step.terminated | step.truncated).numpy()
+        assert step.reward.numpy()[running] == pytest.approx((speed * lane)[running], abs=1e-4)
+    assert float(ego["v"].max()) > 2.0  # units matter
+
+
 def test_settings_that_cannot_be_are_refused_by_name(clip: Path) -> None:
     sim = make_sim("bev/drive", 2, 0, obs="none", agents=4)
     for cfg, field, value, nearest in (
-        (ContrastCfg(str(clip), GOOD, ("the raod is clear",)), "prompt", "raod", "road"),
-        (ContrastCfg(str(clip), (), BAD), "reward.contrast.good", "()", None),
-        (ContrastCfg(str(clip), GOOD, BAD, view="neer"), "reward.contrast.view", "neer", "near"),
-        (ContrastCfg(str(clip), GOOD, BAD, every=0), "reward.contrast.every", "0", None),
-        (ContrastCfg(str(clip), GOOD, BAD, tail=0.5), "reward.contrast.tail", "0.5", None),
-        (ContrastCfg(str(clip), GOOD, BAD, window=(0.2, 0.1)), "reward.contrast.window", "(0.2, 0.1)", None),
-        (ContrastCfg(str(clip), GOOD, BAD, window=(0.0, float("inf"))), "reward.contrast.window", "inf", None),
+        (contrast(clip, bad=("the raod is clear",)), "prompt", "raod", "road"),
+        (contrast(clip, good=()), "reward.contrast.good", "()", None),
+        (contrast(clip, view="neer"), "reward.contrast.view", "neer", "near"),
+        (contrast(clip, every=0), "reward.contrast.every", "0", None),
+        (contrast(clip, tail=0.5), "reward.contrast.tail", "0.5", None),
+        (
+            contrast(clip, window=(0.2, 0.1)),
+            "reward.contrast.window",
+            "(0.2, 0.1)",
+            None,
+        ),
+        (
+            contrast(clip, window=(0.0, float("inf"))),
+            "reward.contrast.window",
+            "inf",
+            None,
+        ),
     ):
         with raises_naming(ConfigError, field, value, nearest=nearest):
             with_rewards(sim, [WeightedReward("contrast", 1.0, cfg)])
     raster = make_sim("bev/drive", 2, 0, obs="raster", raster_pixels=16, agents=4)
     with raises_naming(ConfigError, "reward.contrast.view", "bev", "10 channels", "top, near"):
-        with_rewards(raster, [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD, view="bev"))])
-    made = with_rewards(
-        raster, [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD, window=(-2.0, 2.0)))]
-    )
+        with_rewards(raster, [WeightedReward("contrast", 1.0, contrast(clip, view="bev"))])
+    made = with_rewards(raster, [WeightedReward("contrast", 1.0, contrast(clip, window=(-2.0, 2.0)))])
     made.reset(seed=0)
     assert made.step(torch.zeros(2, 2)).info["reward_valid/contrast"].all()  # through the first camera
-    with pytest.raises(CapabilityError, match="observes no speed, route_offset"):
-        with_rewards(sim, [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD, synthesis="driving"))])
+    with pytest.raises(CapabilityError, match="observes no speed, offset and heading of the ego"):
+        with_rewards(
+            sim,
+            [WeightedReward("contrast", 1.0, contrast(clip, synthesis="driving"))],
+        )
     with pytest.raises(CapabilityError, match="sim Walk has no picture"):
-        with_rewards(Walk(2), [WeightedReward("contrast", 1.0, ContrastCfg(str(clip), GOOD, BAD))])
+        with_rewards(Walk(2), [WeightedReward("contrast", 1.0, contrast(clip))])

@@ -1,0 +1,57 @@
+"""Settings that all rewards from pictures and language share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from robotrl.errors import check_count, check_number, unknown
+from robotrl.rewards.scoring.cfg import LONGEST_S, ServiceCfg
+from robotrl.spec import reads
+
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureRewardCfg:
+    """Model, pictures, and when they are scored."""
+
+    model: str = field(metadata=reads("model"))
+    """Image and text model: a directory (`robotrl reward train clip`), hf-hub:ORG/NAME, or MODEL@CHECKPOINT."""
+    view: str | None = None
+    """Observed picture or camera to look at; None takes the first."""
+    pixels: int = 64
+    """Width and height of a camera's pictures."""
+    every: int = 1
+    """Control steps from one scored picture to the next."""
+    max_age: int = 10
+    """Control steps for which a score stands, within its episode, until there is a newer one; then steps are
+    invalid. 0: only the step whose picture was scored is valid."""
+    device: str = "cpu"
+    """Device of the model: "cpu" or "cuda"."""
+    background: bool = False
+    """Score in processes of its own (`service`): the sim does not wait, and late scores are written into the steps
+    that they belong to."""
+    wait_s: float = 30.0
+    """With `background`: longest wait of an on-policy method for late scores before its advantages, s."""
+    kept_steps: int = 1024
+    """With `background`: control steps for which a late score is still taken."""
+    service: ServiceCfg = field(default_factory=ServiceCfg)
+    """With `background`: settings of the scoring service."""
+
+    def check(self, name: str) -> None:
+        """Check the settings.
+
+        Args:
+            name: name of the source in the registry, for errors.
+
+        Raises:
+            ConfigError: a setting is out of range.
+        """
+        where = f"reward.{name}"
+        check_count(f"{where}.every", self.every, 1, 100_000, "a number of steps")
+        check_count(f"{where}.max_age", self.max_age, 0, 100_000, "a number of steps")
+        check_count(f"{where}.kept_steps", self.kept_steps, self.max_age + 1, 10_000_000, f"{where}.max_age + 1")
+        check_number(f"{where}.wait_s", self.wait_s, 0.0, LONGEST_S, "s")
+        if self.device not in DEVICES:
+            raise unknown(f"{where}.device", self.device, DEVICES)
+        self.service.check()

@@ -1,0 +1,76 @@
+"""Recent steps of all envs: which picture each refers to, and the reward that it was given so far."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NONE = -1
+"""Number of a picture's step where there is none."""
+
+
+class Referring(NamedTuple):
+    """m steps that refer to answered pictures."""
+
+    answer: Tensor
+    """(m,) int64: number of the answer among those given."""
+    step: Tensor
+    """(m,) int64: number of the step."""
+    env: Tensor
+    """(m,) int64."""
+
+
+class RecentSteps:
+    """The last steps of all envs, by number modulo their count.
+
+    Args:
+        num_envs: N.
+        kept: K, number of steps that are kept.
+        notes: S, width of the notes of a step.
+    """
+
+    def __init__(self, num_envs: int, kept: int, notes: int) -> None:
+        self._kept = kept
+        self._picture = torch.full((kept, num_envs), NONE)
+        self.notes = torch.zeros(kept, num_envs, notes)
+        self.reward = torch.zeros(kept, num_envs)
+        """(K, N) reward that each step was given, the fallback where it has no score."""
+        self.valid = torch.zeros(kept, num_envs, dtype=torch.bool)
+        """(K, N) whether it has a score."""
+
+    def push(self, step: int, picture: Tensor, notes: Tensor) -> None:
+        """Add a step.
+
+        Args:
+            step: its number, one more than that of the last call.
+            picture: (N,) int64, number of the step whose picture it refers to, or `NONE`.
+            notes: (N, S) what its reward depends on besides the picture.
+        """
+        row = step % self._kept
+        self._picture[row], self.notes[row] = picture, notes
+
+    def give(self, step: int, reward: Tensor, valid: Tensor) -> None:
+        """Set the reward (N,) that a step was given, and whether it has a score (N,)."""
+        row = step % self._kept
+        self.reward[row], self.valid[row] = reward, valid
+
+    def row(self, step: Tensor) -> Tensor:
+        """Row of steps (m,)."""
+        return step % self._kept
+
+    def referring(self, picture: Tensor, env: Tensor, max_age: int, end: int) -> Referring:
+        """Steps that refer to pictures.
+
+        Args:
+            picture: (n,) int64, numbers of the steps whose pictures they are.
+            env: (n,) int64.
+            max_age: largest number of steps after the picture.
+            end: number of the first step that is left out; those before it were pushed.
+        """
+        step = picture[:, None] + torch.arange(min(max_age, self._kept - 1) + 1)
+        there = (step < end) & (step > end - self._kept)
+        there &= self._picture[step % self._kept, env[:, None]] == picture[:, None]
+        answer, offset = torch.nonzero(there, as_tuple=True)
+        return Referring(answer, step[answer, offset], env[answer])
