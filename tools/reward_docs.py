@@ -24,7 +24,7 @@ from robotrl.rewards.scoring.cfg import ServiceCfg
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 INDEX = DOCS / "rewards.md"
 FOLDER = DOCS / "rewards"
-SHARED = {"scoring", "endpoint", "eval"}
+SHARED = {"language", "scoring", "endpoint", "eval"}
 """Pages about what several sources build on."""
 SETTINGS: dict[str, type] = {"service": ServiceCfg, "endpoint": EndpointCfg}
 

@@ -197,7 +197,7 @@ def constants(asked: Asked) -> str:
 def fields(asked: Asked) -> str:
     """`fields MODULE CLASS`: fields of a dataclass or NamedTuple, with defaults and docstrings."""
     cls = getattr(importlib.import_module(asked.words[0]), asked.words[1])
-    said = class_texts(cls)
+    said = class_texts(cls) | field_texts(cls)
     default: dict[str, Any]
     if dataclasses.is_dataclass(cls):
         default = dict(sorted(((f.name, default_of(f)) for f in dataclasses.fields(cls)), key=is_given))

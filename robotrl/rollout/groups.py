@@ -121,7 +121,7 @@ class GroupCollector:
         seen: list[Arrays] = []
         said: list[Arrays] = []
         valid: list[Tensor] = []
-        late_sim = sim if isinstance(sim, HasLateRewards) else None
+        late_sim = self.sim if isinstance(self.sim, HasLateRewards) else None
         running: list[Tensor] = []
         whose: list[Tensor] = []
         while alive.any():

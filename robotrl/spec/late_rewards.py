@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LateRewards(NamedTuple):

@@ -120,7 +120,8 @@ class ImmediateScores:
         tickets = np.concatenate([np.zeros(0, np.int64), *(one for one, _ in done)])
         none = np.zeros((0, self._scorer.num_outputs), np.float32)
         outputs = np.concatenate([none, *(found for _, found in done)])
-        return Answers(tickets, outputs, np.isfinite(outputs).all(axis=1), np.zeros(len(tickets)))
+        valid = np.asarray(np.isfinite(outputs).all(axis=1))
+        return Answers(tickets, outputs, valid, np.zeros(len(tickets)))
 
     def wait(self, limit_s: float) -> Answers:
         """See `ScoringService.wait`; does not wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -77,6 +78,10 @@ class SceneTerm(Protocol):
     def load(self, state: dict[str, NDArray[np.generic]]) -> None:
         """Restore the result of `state`."""
         ...
+
+
+TermFactory = Callable[[PromptVectors], SceneTerm]
+"""Makes a term for prompts, as the model understands them."""
 
 
 class LanguageReward:
@@ -222,14 +227,6 @@ class LanguageReward:
         self._began[:] = self._clock
         self._outputs = torch.from_numpy(state["outputs"].copy())
         self._term.load({k.removeprefix("term/"): x for k, x in state.items() if k.startswith("term/")})
-
-
-class TermFactory(Protocol):
-    """Makes a term."""
-
-    def __call__(self, prompts: PromptVectors) -> SceneTerm:
-        """The term for prompts, as the model understands them."""
-        ...
 
 
 def language_reward(

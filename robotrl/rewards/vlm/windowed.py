@@ -14,7 +14,7 @@ from robotrl.errors import check_count, check_number
 from robotrl.rewards.source import SimTransition
 from robotrl.rewards.vlm.cfg import PictureRewardCfg
 from robotrl.rewards.vlm.similarity import PromptVectors
-from robotrl.rewards.vlm.source import LanguageReward, TermFactory, Valued, language_reward
+from robotrl.rewards.vlm.source import LanguageReward, Valued, language_reward
 from robotrl.rewards.vlm.synthesis import Shape, Synthesis, synthesis_of
 from robotrl.rewards.vlm.window import CalibratedWindow
 from robotrl.spec import VecSim
@@ -70,8 +70,7 @@ class WindowedRewardCfg(PictureRewardCfg):
         def term(vectors: PromptVectors) -> WindowedTerm:
             return WindowedTerm(raw(vectors), window, shape)
 
-        factory: TermFactory = term
-        return language_reward(name, self, prompts, factory, sim, repr(settings))
+        return language_reward(name, self, prompts, term, sim, repr(settings))
 
 
 class WindowedTerm:
