@@ -28,13 +28,15 @@ from robotrl.peft.lora import adapt, adaptation_of, merged
 from robotrl.policies.networks.activation_checkpointing import recompute
 from robotrl.registry import build_sim
 from robotrl.rewards.kind import RewardKindCheck
-from robotrl.rewards.means import RewardMeans
 from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.source import RewardSetup
+from robotrl.rewards.trust.divergence import DivergenceWatch
+from robotrl.rewards.trust.returns import ReturnsSim, RewardLog
 from robotrl.rollout.compatibility import check_actions
 from robotrl.rollout.curriculum import with_curriculum
 from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import EvalResult, evaluate
+from robotrl.rollout.wrapper import declared
 from robotrl.run import input_digests
 from robotrl.run.callbacks import Callback, CallbackList
 from robotrl.run.checkpoint import rng_state, set_rng_state, write_checkpoint
@@ -143,8 +145,8 @@ class _Prepared(NamedTuple):
 
     learner: Learner
     eval_sim: VecSim
-    means: RewardMeans
-    """Means of each reward source since the last line of the log."""
+    rewards: RewardLog
+    """Means of each reward source, and the sim's own returns, since the last line of the log."""
 
     def close(self) -> None:
         """Close sims and processes."""
@@ -163,8 +165,8 @@ def _prepare(
         run_path: the run's directory.
         world: distributed context of the processes.
     """
-    means = RewardMeans()
-    return _Prepared(_make_learner(cfg, state, run_path, world, means), _make_eval_sim(cfg), means)
+    rewards = RewardLog()
+    return _Prepared(_make_learner(cfg, state, run_path, world, rewards), _make_eval_sim(cfg), rewards)
 
 
 def _make_learner(
@@ -172,7 +174,7 @@ def _make_learner(
     state: dict[str, Any] | None,
     run_path: Path,
     world: DistributedContext,
-    means: RewardMeans | None = None,
+    rewards: RewardLog | None = None,
 ) -> Learner:
     torch.set_num_threads(cfg.torch_threads)
     # robotrl uses its own generators; third-party sims and callbacks may use the global ones
@@ -180,7 +182,7 @@ def _make_learner(
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    learner: Learner = cfg.algo.build(_setup(cfg, state, run_path, world, means))
+    learner: Learner = cfg.algo.build(_setup(cfg, state, run_path, world, rewards))
     if world.size > 1 and learner.world != world:
         raise CapabilityError(
             f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
@@ -262,7 +264,7 @@ def _iterate(
     callbacks: Sequence[Callback],
     world: DistributedContext,
 ) -> None:
-    learner, eval_sim, means = prepared
+    learner, eval_sim, rewards = prepared
     iteration, streak, before_s, eval_s = 0, 0, 0.0, 0.0
     best: float | None = None
     if state is not None:
@@ -279,6 +281,7 @@ def _iterate(
     # absent in checkpoints of earlier versions
     budget = EvalBudget(cfg.evaluation.max_share, 0 if state is None else state.get("eval_env_steps", 0))
     reward_kind = RewardKindCheck(cfg)
+    divergence = DivergenceWatch(cfg, [] if state is None else _logged(run.path))
     at = Progress(iteration, 0, learner.env_steps)
     rule = StopRule(cfg, eval_sim)
     shown = track(
@@ -287,11 +290,12 @@ def _iterate(
     with shown as progress:
         while iteration < learner.iterations and streak < GOOD_ENOUGH:
             began = time.monotonic()
-            scalars = learner.iterate() | means.take()
+            scalars = learner.iterate() | rewards.take()
             learn_s += time.monotonic() - began
             iteration += 1
             at = Progress(iteration, at.env_steps, learner.env_steps)
             reward_kind.look(scalars)
+            scalars |= divergence.look(scalars)
             last = iteration == learner.iterations or run.stop_requested
             # compiling happens once: it is excluded, so that rates are comparable
             compile_s = learner.compile_s
@@ -373,8 +377,12 @@ def _warn_if_unstated(cfg: TrainCfg[Any, Any], result: EvalResult) -> None:
 
 def _spent_s(run_path: Path) -> tuple[float, float]:
     """Time of training and of evaluations of a resumed run before the resume, s."""
-    rows = read_scalars(run_path / "scalars.jsonl")
+    rows = _logged(run_path)
     return (rows[-1].get("learn_s", 0.0), rows[-1].get("eval_s", 0.0)) if rows else (0.0, 0.0)
+
+
+def _logged(run_path: Path) -> list[dict[str, float]]:
+    return read_scalars(run_path / "scalars.jsonl")
 
 
 def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
@@ -383,17 +391,18 @@ def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
     return on_device(sim, device_of(cfg.device))
 
 
-def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, means: RewardMeans | None) -> VecSim:
+def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | None) -> VecSim:
     """Training sim with the configured rewards and curriculum; evaluations use neither.
 
     Args:
         cfg: the config.
         seed: seeds the sim.
-        means: collects the means of each reward source; one that an actor process fills stays there.
+        rewards: collects the means of each reward source; one that an actor process fills stays there.
     """
     sim = _make_sim(cfg, cfg.sim.num_envs, seed)
     if cfg.rewards:
-        sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo), means)
+        sim = declared(ReturnsSim, sim)(sim, rewards)
+        sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo), None if rewards is None else rewards.means)
     return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
 
 
@@ -419,7 +428,7 @@ def _setup(
     state: dict[str, Any] | None,
     run_path: Path,
     world: DistributedContext,
-    means: RewardMeans | None,
+    rewards: RewardLog | None,
 ) -> Setup:
     init_policy = None
     if state is not None:
@@ -440,7 +449,7 @@ def _setup(
     return Setup(
         # an actor process keeps its policy on the CPU, as on a robot
         make_sim=partial(
-            _make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed), means
+            _make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed), rewards
         ),
         policy_cfg=cfg.policy,
         init_policy=init_policy,

@@ -97,6 +97,7 @@ class RunComparison(NamedTuple):
                 runs=[run_row(index, run) for index, arm in enumerate(arms) for run in arm.runs],
                 pictures=[_picture(index, arm) for index, arm in enumerate(arms)],
                 command=command,
+                reward_truth=[run.reward_truth for arm in arms for run in arm.runs if run.reward_truth is not None],
             )
         )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from robotrl.errors import DataError
+from robotrl.report.reward_truth import RewardTruth
 from robotrl.run.directory import Run
 from robotrl.run.locking import is_being_written
 from robotrl.run.logs import read_scalars
@@ -47,6 +49,8 @@ class RunHistory(NamedTuple):
     """Newest file of `rollouts/`."""
     version: str
     """Version of robotrl that began it; "" if unknown."""
+    reward_truth: RewardTruth | None = None
+    """Reward and truth of its iterations; None if it learns from the sim's own reward."""
 
     def setting(self, field: str) -> Any:
         """Value of a config field; None if the run's config lacks it."""
@@ -75,6 +79,27 @@ def read_history(path: Path) -> RunHistory:
         evaluations=tuple(_evaluated(record) for record in records if "eval_success" in record),
         picture=drawn[-1] if drawn else None,
         version=_version(path),
+        reward_truth=_reward_truth(str(path), records, run.config),
+    )
+
+
+def _reward_truth(name: str, records: Sequence[Mapping[str, float]], config: Mapping[str, Any]) -> RewardTruth | None:
+    """The scalars that `robotrl.rewards.trust.divergence` compares; None without reward sources."""
+    if not config.get("rewards"):
+        return None
+    is_rate = config.get("evaluation", {}).get("score", "success") == "success"
+    truth = "rollout_success" if is_rate else "sim_return"
+    both = [row for row in records if all(math.isfinite(row.get(key, math.nan)) for key in ("rollout_return", truth))]
+    by_steps = any(row.get("env_steps") for row in both)
+    axis = "env_steps" if by_steps else "step"
+    return RewardTruth(
+        name,
+        [row[axis] for row in both],
+        "env steps" if by_steps else "iterations",
+        [row["rollout_return"] for row in both],
+        [row[truth] for row in both],
+        "success in rollouts" if is_rate else "the sim's own return",
+        next((row[axis] for row in both if row.get("reward_diverges")), None),
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from robotrl.api.exporting import export
 from robotrl.api.rollouts import informative_starts, record_animation
+from robotrl.api.run_history import read_history
 from robotrl.config import TrainCfg
 from robotrl.configs import peg_insert as presets
 from robotrl.deploy.control.report import ControlReport
@@ -140,6 +141,7 @@ def run_quickstart(out: Path, seed: int = 0, sizes: QuickstartSizes | None = Non
                 f"{much.tune.evaluation.episodes} starts of split val for each point, the clone's at 0 env steps;"
                 f" the verdict, and all levels, are on {much.episodes} other starts, of split test."
             ),
+            reward_truth=[one for one in (read_history(out / "finetune").reward_truth,) if one is not None],
             animation=animation,
             lateness_us=lateness,
             inference_us=inference,

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robotrl.report.reward_truth import RewardTruth
+
 GeomKind = Literal["box", "capsule", "cylinder", "sphere", "ellipsoid", "plane"]
 Role = Literal["clone", "best_clone", "expert", "tuned", "deployed"]
 
@@ -127,6 +129,7 @@ class ReportData:
         curve: the initial policy, at 0 env steps, and periodic evaluations, in order of env steps.
         tuned_env_steps: env steps of fine-tuning up to the checkpoint behind `tuned`.
         curve_note: one line about those evaluations (starts and number of episodes).
+        reward_truth: reward and truth of fine-tuning, if it learns from reward sources.
         animation: rollouts before and after.
         lateness_us: lateness of every control tick of the deployed bundle, microseconds.
         inference_us: inference time of every tick, microseconds.
@@ -145,6 +148,7 @@ class ReportData:
     curve: Sequence[CurvePoint] = ()
     tuned_env_steps: int | None = None
     curve_note: str = ""
+    reward_truth: Sequence[RewardTruth] = ()
     animation: Animation | None = None
     lateness_us: Sequence[float] = ()
     inference_us: Sequence[float] = ()

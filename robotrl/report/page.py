@@ -11,6 +11,7 @@ from typing import Any, cast
 from robotrl.report.charts import interval_bar, latency_histograms, learning_curve
 from robotrl.report.data import Animation, Level, ReportData
 from robotrl.report.pack import pack
+from robotrl.report.reward_truth import reward_truth_section
 from robotrl.report.text import count, esc, micros, percent, seconds, small
 from robotrl.utils.files import replace_file
 
@@ -38,6 +39,7 @@ def render(data: ReportData) -> str:
     sections = [
         _head(data),
         _curve(data),
+        reward_truth_section(data.reward_truth),
         _rollouts(data.animation) if data.animation and data.animation.before else "",
         _success(data.levels),
         _control(data),

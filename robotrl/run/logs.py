@@ -26,8 +26,8 @@ from robotrl.utils.files import open_plain, parse_json, replace_file
 RESERVED = ("step", "wall_s")
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """Text for numbers that JSON cannot represent."""
-REWARD_GROUPS = ("reward/", "reward_valid/", "reward_age/")
-"""Beginnings of scalars of reward sources."""
+REWARD_GROUPS = ("reward/", "reward_valid/", "reward_age/", "reward_diverges", "sim_return")
+"""Beginnings of scalars of reward sources, and of the truth beside them."""
 OF_TIME = ("env_steps", "sim_share", "eval_s", "eval_share", "updates", "actor_updates")
 """Scalars that TensorBoard shows among times and counts, beside those of seconds."""
 LONGEST_LINE = 1 << 24

@@ -226,6 +226,7 @@ def test_a_run_with_several_rewards_stopped_ends_the_same(tmp_path):
     train(cfg, tmp_path / "cut", [StopAt(1)])
     resume(tmp_path / "cut")
     assert_same_end(tmp_path / "whole", tmp_path / "cut")
+    assert any("sim_return" in line for line in scalars(tmp_path / "whole")), "whose running sums are there, too"
     for line in scalars(tmp_path / "whole"):
         assert line["reward/step-penalty"] == -1.0 and line["reward/action-rate"] < 0.0
         assert 0.0 < line["reward_valid/action-rate"] < 1.0, "an episode's first action has none before it"

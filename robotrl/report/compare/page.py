@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from robotrl.report.compare.curves import ArmCurve, arm_class, arm_curves
 from robotrl.report.document import document
+from robotrl.report.reward_truth import RewardTruth, reward_truth_section
 from robotrl.report.text import esc, number, percent
 
 STYLES = ("style.css", "compare.css")
@@ -94,6 +95,7 @@ class ComparePage:
         runs: all runs.
         pictures: rollouts, one for each arm.
         command: command that makes the page again.
+        reward_truth: reward and truth of the runs that learn from reward sources.
     """
 
     title: str
@@ -109,6 +111,7 @@ class ComparePage:
     runs: Sequence[RunRow]
     pictures: Sequence[ArmPicture]
     command: str = ""
+    reward_truth: Sequence[RewardTruth] = ()
 
 
 def render_comparison(page: ComparePage) -> str:
@@ -118,6 +121,7 @@ def render_comparison(page: ComparePage) -> str:
         _scores(page),
         _curves(page, page.success, "Success during training", "success", True),
         _curves(page, page.returns, "Return during training", "return", False),
+        reward_truth_section(page.reward_truth),
         _fields(page),
         _pictures(page),
         _runs(page),
