@@ -318,7 +318,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
             "intervention": InterventionCfg(**given.get("intervention", {})),
             "actor": ActorCfg(**given.get("actor", {})),
             "lora": LoraCfg(**settings_from_json(given.get("lora", {}))),
-            "algo": types["algo"](**settings_from_json(given["algo"])),
+            "algo": settings_of(types["algo"], given["algo"]),
             "policy": types["policy"](**settings_from_json(given["policy"])),
         }
         cfg: TrainCfg[Any, Any] = TrainCfg(**{**given, **parts})

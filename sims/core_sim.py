@@ -81,9 +81,17 @@ class CoreExpert(Protocol):
         """Actions (N, A); `started` (N,) marks envs at the first step of an episode."""
         ...
 
+    def get_state(self) -> State:
+        """Exact state as named arrays."""
+        ...
+
+    def set_state(self, state: State) -> None:
+        """Restore exact state."""
+        ...
+
 
 class TensorExpert:
-    """Torch adapter of a core's numpy expert; satisfies `robotrl.spec.Expert`."""
+    """Torch adapter of a core's numpy expert; satisfies `robotrl.spec.Expert` and `HasExpertState`."""
 
     def __init__(self, expert: CoreExpert) -> None:
         self._expert = expert
@@ -93,6 +101,14 @@ class TensorExpert:
     def act(self, started: Tensor) -> Tensor:
         """Actions (N, A); `started` (N,) bool marks envs at the first step of an episode."""
         return torch.from_numpy(self._expert.act(started.cpu().numpy())).to(started.device)
+
+    def get_state(self) -> State:
+        """See `robotrl.spec.HasExpertState`."""
+        return self._expert.get_state()
+
+    def set_state(self, state: State) -> None:
+        """See `robotrl.spec.HasExpertState`."""
+        self._expert.set_state(state)
 
 
 C = TypeVar("C", bound=EpisodeCore)

@@ -8,7 +8,7 @@ the critics make several updates per update of the policy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,18 @@ from robotrl.errors import ConfigError, out_of_range
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, temperature_loss
 from robotrl.learners.actor.remote import experience_of
 from robotrl.learners.dataset import read_for
+from robotrl.learners.guidance.build import guide_of, guided_buffers, suggestion_column
+from robotrl.learners.guidance.cfg import GuidanceCfg
+from robotrl.learners.guidance.losses import (
+    ACTION_COEF,
+    MARGIN_COEF,
+    actor_guidance,
+    carry_of,
+    critic_guidance,
+    set_coefficients,
+    suggested_rows,
+)
+from robotrl.learners.guidance.recorder import SUGGESTED
 from robotrl.learners.learner import Learner, Setup, Watch
 from robotrl.learners.off_policy import (
     ActionNormalizer,
@@ -102,6 +114,8 @@ class RlpdCfg(LearnerCfg):
     policy."""
     dataset_keys: tuple[str, ...] = ()
     """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
+    guidance: GuidanceCfg = field(default_factory=GuidanceCfg)
+    """Guidance by suggested actions, off by default; see docs/guidance.md."""
     bf16: bool = False
     """Networks compute in bfloat16; losses and parameters stay in float32; faster only on hardware with bfloat16
     units."""
@@ -149,8 +163,12 @@ class RlpdLoss(LossModule):
             values = self.critic(ctx, batch["chunk"])
         loss = critic_loss = ensemble_mse(values, target)
         info = {"critic_loss": critic_loss, "q": values.mean(), "target": target.mean()}
+        if cfg.guidance.on:
+            margin = critic_guidance(cfg.guidance, self.critic, ctx, batch, values, context.carry[MARGIN_COEF])
+            loss = loss + margin.loss
+            info |= margin.info
         if both:
-            actor_loss, more = self._actor(ctx.detach(), batch["noise"])
+            actor_loss, more = self._actor(ctx.detach(), batch, context)
             loss = loss + actor_loss
             info |= more
         one = torch.ones_like(target[0])
@@ -159,20 +177,22 @@ class RlpdLoss(LossModule):
             rates.append(one * cfg.critic_lr)
         return LossOut(loss, info, tuple(rates))
 
-    def _actor(self, ctx: Tensor, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _actor(self, ctx: Tensor, batch: dict[str, Tensor], context: Context) -> tuple[Tensor, dict[str, Tensor]]:
         """Losses of the policy, from the mean of all critics, and of the temperature."""
+        guidance = self._cfg.guidance
         with in_bf16(self._cfg.bf16, ctx.device):
-            sample = self.policy.draw_with(ctx, noise)
+            sample = self.policy.draw_with(ctx, batch["noise"])
             q_pi = functional_call(self.critic, detached(self.critic), (ctx, sample.normalized_action))
         log_prob = sample.log_prob.flatten(1).sum(1)
         alpha = self.log_alpha.exp()
         terms = soft_actor(average(q_pi), log_prob, alpha)
         alpha_loss = temperature_loss(self.log_alpha, log_prob, self._target_entropy)
-        return terms.loss + alpha_loss, {
-            "actor_loss": terms.loss,
-            "entropy": terms.entropy,
-            "alpha": alpha,
-        }
+        loss, info = terms.loss + alpha_loss, {"actor_loss": terms.loss, "entropy": terms.entropy, "alpha": alpha}
+        if guidance.on:
+            coef = context.carry[ACTION_COEF]
+            guided = actor_guidance(guidance, self.policy, self.critic, ctx, batch, q_pi, coef)
+            loss, info = loss + guided.loss, info | guided.info
+        return loss, info
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> Tensor:
@@ -204,7 +224,11 @@ class RlpdLearner(Learner):
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
         dataset = read_for(setup, cfg.dataset_keys, sim.observation_spec, sim)
-        self._demos = demonstrations(dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s, accept=True)
+        # demonstrations have no suggestions, but the same columns
+        columns = suggestion_column(cfg.guidance, sim)
+        self._demos = demonstrations(
+            dataset, sim.observation_spec, sim.action_spec, sim.control_dt_s, columns, accept=True
+        )
         self._made = PolicyBuilder(setup, sim, cfg.normalize_obs)
         self.policy: Any = squashed(self._made.policy, "RLPD")
         check_reach(dataset, self.policy.transforms, sim.action_spec, reach_of(self.policy))
@@ -215,13 +239,17 @@ class RlpdLearner(Learner):
             self._loss,
             groups(self.policy, cfg.max_grad_norm, cfg.tau),
             minibatch=cfg.batch,
+            carry=carry_of(cfg.guidance),
             mode=cfg.engine,
             updates=setup.expected(cfg.env_steps * cfg.utd_ratio),
             threads=setup.update_threads,
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
+        guide, memory = guide_of(cfg.guidance, sim, setup.seed), guided_buffers(cfg, setup, sim)
+        self._stepper = self.experience = experience_of(
+            cfg, setup, sim, self._made, self._generator, memory=memory, guide=guide
+        )
         self._unit = ActionNormalizer.of_policy(self.policy)
         self._steps = cfg.num_steps * sim.num_envs
         self.iterations = math.ceil(cfg.env_steps / self._steps)
@@ -246,6 +274,7 @@ class RlpdLearner(Learner):
 
     def learn(self, env_steps: int) -> dict[str, float]:
         """Run the updates due for some env steps: first those of the critics only, then those of all networks."""
+        set_coefficients(self._engine.carry, self.cfg.guidance, self.env_steps)
         critics = (self.cfg.utd_ratio - 1) * env_steps
         most = UPDATES_PER_CALL * math.ceil(max(critics, env_steps) / UPDATES_PER_CALL)
         most = updates_per_call(most, self.cfg.batch, self.policy.observation_spec)
@@ -263,6 +292,8 @@ class RlpdLearner(Learner):
         rows = batch_rows(transitions, policy.observation_spec, self._unit)
         for name in ("noise", "next_noise"):
             rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
+        if cfg.guidance.on:
+            rows[SUGGESTED] = suggested_rows(transitions, self._unit, policy.horizon, cfg.guidance.reach)
         rows["members"] = draw_members(cfg.num_critics, cfg.subset, updates, cfg.batch, self._generator)
         return rows
 

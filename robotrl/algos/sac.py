@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,18 @@ from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import CapabilityError
 from robotrl.fn.q_targets import bootstrap, ensemble_mse, soft_actor, soft_value, temperature_loss
 from robotrl.learners.actor.remote import experience_of
+from robotrl.learners.guidance.build import guide_of, guided_buffers
+from robotrl.learners.guidance.cfg import GuidanceCfg
+from robotrl.learners.guidance.losses import (
+    ACTION_COEF,
+    MARGIN_COEF,
+    actor_guidance,
+    carry_of,
+    critic_guidance,
+    set_coefficients,
+    suggested_rows,
+)
+from robotrl.learners.guidance.recorder import SUGGESTED
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import (
     ActionNormalizer,
@@ -86,6 +98,8 @@ class SacCfg(LearnerCfg):
     bf16: bool = False
     """Networks compute in bfloat16; losses and parameters stay in float32; faster only on hardware with bfloat16
     units."""
+    guidance: GuidanceCfg = field(default_factory=GuidanceCfg)
+    """Guidance by suggested actions, off by default; see docs/guidance.md."""
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
@@ -146,11 +160,25 @@ class SacLoss(LossModule):
             "alpha": alpha,
             "next_log_prob": next_log_prob.mean(),
         }
+        loss = critic_loss + terms.loss + alpha_loss
+        if cfg.guidance.on:
+            guided, more = self._guidance(batch, context, ctx, values, q_pi)
+            loss, info = loss + guided, info | more
         one = torch.ones_like(target[0])
         rates = [one * cfg.lr, one * cfg.critic_lr, one * cfg.alpha_lr]
         if len(self.policy.encoders):
             rates.append(one * cfg.critic_lr)
-        return LossOut(critic_loss + terms.loss + alpha_loss, info, tuple(rates))
+        return LossOut(loss, info, tuple(rates))
+
+    def _guidance(
+        self, batch: dict[str, Tensor], context: Context, ctx: Tensor, values: Tensor, q_pi: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Losses of suggested actions, for the critics and for the policy."""
+        cfg, carry = self._cfg.guidance, context.carry
+        with in_bf16(self._cfg.bf16, ctx.device):
+            critic = critic_guidance(cfg, self.critic, ctx, batch, values, carry[MARGIN_COEF])
+            actor = actor_guidance(cfg, self.policy, self.critic, ctx.detach(), batch, q_pi, carry[ACTION_COEF])
+        return critic.loss + actor.loss, critic.info | actor.info
 
     @torch.no_grad()
     def _target(self, batch: dict[str, Tensor], context: Context) -> tuple[Tensor, Tensor]:
@@ -189,13 +217,17 @@ class SacLearner(Learner):
             self._loss,
             groups(self.policy, cfg.max_grad_norm, cfg.tau),
             minibatch=cfg.batch,
+            carry=carry_of(cfg.guidance),
             mode=cfg.engine,
             updates=setup.expected(cfg.env_steps * cfg.utd_ratio),
             threads=setup.update_threads,
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._stepper = self.experience = experience_of(cfg, setup, sim, self._made, self._generator)
+        guide, memory = guide_of(cfg.guidance, sim, setup.seed), guided_buffers(cfg, setup, sim)
+        self._stepper = self.experience = experience_of(
+            cfg, setup, sim, self._made, self._generator, memory=memory, guide=guide
+        )
         self._unit = ActionNormalizer.of_policy(self.policy)
         self._debt = UpdateToDataRatio(cfg.utd_ratio)
         self._steps = cfg.num_steps * sim.num_envs
@@ -213,6 +245,7 @@ class SacLearner(Learner):
 
     def learn(self, updates: int) -> dict[str, float]:
         """Run this many updates on the replay."""
+        set_coefficients(self._engine.carry, self.cfg.guidance, self.env_steps)
         most = math.ceil(self._steps * self.cfg.utd_ratio) + 1
         most = UPDATES_PER_CALL * math.ceil(most / UPDATES_PER_CALL)
         most = updates_per_call(most, self.cfg.batch, self.policy.observation_spec)
@@ -228,6 +261,8 @@ class SacLearner(Learner):
         rows = batch_rows(transitions, policy.observation_spec, self._unit)
         for name in ("noise", "next_noise"):
             rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
+        if cfg.guidance.on:
+            rows[SUGGESTED] = suggested_rows(transitions, self._unit, policy.horizon, cfg.guidance.reach)
         return rows
 
     def parts(self) -> dict[str, Part]:

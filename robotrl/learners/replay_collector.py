@@ -13,6 +13,8 @@ import torch
 
 from robotrl.errors import ConfigError
 from robotrl.interventions.base import Intervention
+from robotrl.learners.guidance.recorder import SuggestionRecorder
+from robotrl.learners.guidance.suggester import Suggester
 from robotrl.learners.learner import Watch
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.replay.buffer import Replay
@@ -50,6 +52,14 @@ class Acting(NamedTuple):
     """Env steps before the first update."""
     decide: Decide = decide
     """Sampler of chunks, with the extras recorded beside them."""
+
+
+class Guide(NamedTuple):
+    """Who suggests actions while the policy acts."""
+
+    suggester: Suggester
+    wait_s: float
+    """Longest wait for missing suggestions at the end of a call, s."""
 
 
 class ReplayBuffers:
@@ -160,18 +170,28 @@ class ReplayCollector:
         memory: replay buffers to fill.
         acting: settings of how the policy acts.
         generator: the learner's random generator.
+        guide: who suggests actions, and for how long its answers are waited for at the end of a call, s; the buffers
+            then have a column for them.
     """
 
     remote = False
     """See `Stepper`."""
 
     def __init__(
-        self, sim: VecSim, made: PolicyBuilder, memory: ReplayBuffers, acting: Acting, generator: torch.Generator
+        self,
+        sim: VecSim,
+        made: PolicyBuilder,
+        memory: ReplayBuffers,
+        acting: Acting,
+        generator: torch.Generator,
+        guide: Guide | None = None,
     ) -> None:
         self.memory = memory
         self._sim, self._made, self._acting, self._generator = sim, made, acting, generator
         self._random = acting.random
         self._watcher: Intervention | None = None
+        self._guide = guide
+        self._recorder: SuggestionRecorder | None = None
         self._seen: list[Arrays] = []
         self._collector = Collector(sim, made.policy.horizon, acting.gamma)
         self._collector.reset(acting.seed, {"stagger": True})
@@ -202,7 +222,8 @@ class ReplayCollector:
 
     def collect(self, steps: int) -> dict[str, float]:
         """Take `steps` steps in every env and add them to the replay buffers; returns scalars to log."""
-        return loggable_scalars(self.take(steps))
+        scalars = loggable_scalars(self.take(steps))
+        return scalars if self._recorder is None else scalars | self._recorder.metrics()
 
     def scalars(self) -> dict[str, float]:
         """Return the scalars to log of the collector itself: none."""
@@ -211,13 +232,26 @@ class ReplayCollector:
     def take(self, steps: int) -> Collected:
         """Take `steps` steps in every env and add them to the replay buffers."""
         memory = self.memory
+        recorder = self._recording()
         out = self._collector.collect_into(
-            memory.replay, self._decide, steps, corrector=self._watcher, corrections=memory.corrections
+            memory.replay if recorder is None else recorder,
+            self._decide,
+            steps,
+            corrector=self._watcher if recorder is None else recorder,
+            corrections=memory.corrections,
         )
+        if recorder is not None and self._guide is not None:
+            recorder.deliver(self._guide.wait_s)
         if self._seen:
             self._made.take({key: torch.cat([obs[key] for obs in self._seen]) for key in self._seen[0]})
             self._seen = []
         return out
+
+    def _recording(self) -> SuggestionRecorder | None:
+        """The recorder of suggestions; made late, because a resumed run opens its replay after it was built."""
+        if self._recorder is None and self._guide is not None:
+            self._recorder = SuggestionRecorder(self._guide.suggester, self.memory.replay, self._watcher)
+        return self._recorder
 
     def _decide(self, obs: Arrays) -> Decision:
         if self._made.normalizer is not None:
@@ -228,11 +262,14 @@ class ReplayCollector:
         """Close the sim and the intervention."""
         if self._watcher is not None:
             self._watcher.close()
+        if self._guide is not None:
+            self._guide.suggester.close()
         self._sim.close()
 
     def state(self) -> dict[str, Any]:
         """State for an exact resume: sim, replay buffers and whether actions are random at first."""
-        return {"collector": self._collector.state(), "random": self._random, **self.memory.state()}
+        state = {"collector": self._collector.state(), "random": self._random, **self.memory.state()}
+        return state if self._guide is None else {**state, "guide": self._guide.suggester.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`.
@@ -244,6 +281,8 @@ class ReplayCollector:
         self._random = bool(state["random"])
         self.memory.load(state)
         self._collector.load(state["collector"])
+        if self._guide is not None and "guide" in state:
+            self._guide.suggester.load(state["guide"])
 
 
 def open_replay(path: Path, expected: ReplayLayout) -> Replay:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robotrl.errors import ConfigError, DataError, check_at_least
+from robotrl.errors import ConfigError, DataError, check_at_least, unknown
 from robotrl.replay.check import host
 from robotrl.replay.directory import SHARD_BYTES, ReplayDirectory, make_directory
 from robotrl.replay.layout import ReplayLayout
@@ -271,6 +271,31 @@ class Replay:
             np.add.at(total, place, change[stored])
             self.set_reward(torch.from_numpy(found), torch.from_numpy(total.astype(np.float32)))
         return int((~stored).sum())
+
+    def set_extra(self, name: str, index: Tensor, values: Tensor) -> int:
+        """Replace an extra column of steps, e.g. by an answer that came after the step; returns how many are stored.
+
+        Steps that were overwritten meanwhile are left out.
+
+        Args:
+            name: the column.
+            index: (M,) int64 steps, each once.
+            values: (M, ...) NaN where there is no value.
+
+        Raises:
+            ConfigError: no such column, or values of another shape.
+        """
+        if name not in self.layout.extras:
+            raise unknown("replay extras", name, self.layout.extras)
+        expected = (len(index), *self.layout.extras[name])
+        if values.shape != expected:
+            raise ConfigError(f"replay extras {name!r} is of shape {tuple(values.shape)}: expected {expected}")
+        ids = index.numpy()
+        stored = self.ring.stored(ids)
+        if stored.any():
+            self._relabeled += 1
+            self.ring.set_extra(name, ids[stored] % self.ring.rows, host(values)[stored])
+        return int(stored.sum())
 
     def indices(self, horizon: int = 1, decisions: bool = False) -> Tensor:
         """(M,) int64: every step whose chunk is complete, stream by stream in the order of time.

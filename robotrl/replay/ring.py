@@ -120,6 +120,16 @@ class Ring:
         self.fields["reward"][rows] = rewards
         self._set_flags(rows, self.fields["flags"][rows] & ~np.uint8(LOOSE))
 
+    def set_extra(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
+        """Replace an extra column of distinct rows (M,) by `values` (M, ...)."""
+        old = None if self._checks is None else self._checks.large(rows)
+        self.extras[name][rows] = values
+        if self._checks is not None and old is not None:
+            # a kill before this leaves rows that do not match, and are dropped as damaged
+            meta = self.meta.take(rows)
+            meta["check"] ^= old ^ self._checks.large(rows)
+            self._words[rows, -1] = _quads(meta)[:, -1]
+
     def newest_flags(self) -> np.ndarray:
         """(N,) flags of the newest step of each stream."""
         return self.fields["flags"][self._newest(np.arange(self.streams))]

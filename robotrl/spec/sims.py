@@ -331,6 +331,19 @@ class Expert(Protocol):
 
 
 @runtime_checkable
+class HasExpertState(Protocol):
+    """An expert whose plans and random numbers can be saved: a run that asks it then resumes bit for bit."""
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """Exact state as named arrays."""
+        ...
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        """Restore exact state."""
+        ...
+
+
+@runtime_checkable
 class HasExpert(Protocol):
     """The sim provides a scripted expert."""
 

@@ -22,6 +22,7 @@ ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventi
 ALL |= {"deploy", "report", "training", "memory_estimate", "composition", "testing"}
 PROCESS_REWARD = {"rewards.process_model", "rewards.process_stored", "rewards.process_term"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
+SHARED_BY_SIMS |= {"sims.expert_state"}
 """A Gymnasium env of any sim, starts, bounds of actions, cores as torch sims: shared by the adapters."""
 
 # Folder (the longest match wins) to the folders that it may import. "" is robotrl/__init__.
@@ -53,6 +54,8 @@ MAY_IMPORT = {
     "importers": LEARN | {"policies"},
     "engine": LEARN | {"policies.networks"},
     "learners": LEARN | {"policies", "engine", "interventions"},
+    # suggests actions by a served vision-language model
+    "learners.guidance": LEARN | {"policies", "engine", "learners", "rewards.endpoint", "rewards.scoring.ledger"},
     "rewards": LEARN | {"policies", "engine"},
     "algos": LEARN | {"policies", "engine", "interventions", "learners"},
     # learns from a process reward that was trained before, and keeps it in its checkpoints

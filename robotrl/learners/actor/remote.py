@@ -44,7 +44,7 @@ from robotrl.learners.actor.process import (
 )
 from robotrl.learners.learner import Setup, Watch
 from robotrl.learners.off_policy import PolicyBuilder
-from robotrl.learners.replay_collector import Acting, ReplayBuffers, ReplayCollector, loggable_scalars
+from robotrl.learners.replay_collector import Acting, Guide, ReplayBuffers, ReplayCollector, loggable_scalars
 from robotrl.replay.buffer import StepRecord
 from robotrl.replay.corrections import add_corrections
 from robotrl.replay.types import HUMAN
@@ -366,6 +366,7 @@ def experience_of(
     generator: torch.Generator,
     acting: Acting | None = None,
     memory: ReplayBuffers | None = None,
+    guide: Guide | None = None,
 ) -> ReplayCollector | RemoteReplayCollector:
     """Build the replay collector of a learner, in this process or with a separate actor process.
 
@@ -377,17 +378,23 @@ def experience_of(
         generator: the learner's random generator.
         acting: settings of how the policy acts; None: from the config, a fresh policy warms up with random actions.
         memory: replay buffers to fill; None: from the config.
+        guide: who suggests actions, if anybody.
 
     Raises:
-        ConfigError: `actor.process` is set, and the sim factory cannot be pickled.
+        ConfigError: `actor.process` is set, and the sim factory cannot be pickled, or somebody suggests actions.
     """
     if acting is None:
         acting = Acting(setup.seed, cfg.gamma, setup.init_policy is None, cfg.warmup)
     if memory is None:
         memory = ReplayBuffers(sim, cfg.capacity, cfg.replay, setup.run)
     if not setup.actor.process:
-        return ReplayCollector(sim, made, memory, acting, generator)
+        return ReplayCollector(sim, made, memory, acting, generator, guide)
     sim.close()
+    if guide is not None:
+        raise ConfigError(
+            "actor.process is True and algo.guidance.by is not 'nobody': expected actor.process False, suggestions are"
+            " made beside the sim"
+        )
     try:
         ForkingPickler.dumps(setup.make_sim)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

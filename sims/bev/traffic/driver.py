@@ -19,6 +19,7 @@ from robotrl.sims.bev.traffic.following import GAP_M, KEY, first_after, idm
 from robotrl.sims.bev.traffic.lane_changes import PULL_OUT_M
 from robotrl.sims.bev.traffic.right_of_way import barrier
 from robotrl.sims.bev.world import Maps, WorldState
+from robotrl.sims.expert_state import State, expert_state, restore_expert
 
 MODES = ("calm", "brisk")
 """Driving styles, which differ in speed relative to the limit and in headway."""
@@ -302,3 +303,15 @@ class RouteDriver:
         noise = self._rng.standard_normal(self._actions.shape).astype(np.float32)
         out = self._actions + self._noise * 0.5 * (self._high - self._low) * noise
         return np.clip(out, self._low, self._high).astype(np.float32)
+
+    def get_state(self) -> State:
+        """Exact state: episodes' errors and random numbers."""
+        return expert_state(self)
+
+    def set_state(self, state: State) -> None:
+        """Restore exact state.
+
+        Raises:
+            ConfigError: it is of another number of envs.
+        """
+        restore_expert(state, self)

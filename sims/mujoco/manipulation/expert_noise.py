@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import out_of_range, unknown
+from robotrl.sims.expert_state import State, expert_state, restore_expert
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.task import Task
 
@@ -107,3 +108,15 @@ class ArmExpert(Generic[T]):
         self._noise = ExpertNoise(core, self.modes, noise, episode_noise, mode, seed)
         self.mode: NDArray[np.int64] = self._noise.mode
         """(N,) mode of each running episode, as an index into `modes`."""
+
+    def get_state(self) -> State:
+        """Exact state: plans, errors and random numbers; a subclass keeps all that changes in arrays."""
+        return expert_state(self, self._noise)
+
+    def set_state(self, state: State) -> None:
+        """Restore exact state.
+
+        Raises:
+            ConfigError: it is of another expert or number of envs.
+        """
+        restore_expert(state, self, self._noise)
