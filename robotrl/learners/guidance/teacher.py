@@ -17,7 +17,7 @@ from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import Arrays, HasExpert, HasExpertState, VecSim
 
 
-class Actor(Protocol):
+class TeacherActor(Protocol):
     """Acts on all envs of a sim."""
 
     def act(self, obs: Arrays, started: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Actor(Protocol):
         ...
 
 
-class ExpertActor:
+class TeacherExpert:
     """The sim's scripted expert.
 
     Raises:
@@ -49,25 +49,25 @@ class ExpertActor:
         self._anew = False
 
     def act(self, obs: Arrays, started: Tensor) -> Tensor:
-        """See `Actor`."""
+        """See `TeacherActor`."""
         del obs
         started = torch.ones_like(started) if self._anew else started
         self._anew = False
         return self._expert.act(started)
 
     def state(self) -> Any:
-        """See `Actor`."""
+        """See `TeacherActor`."""
         return self._expert.get_state() if isinstance(self._expert, HasExpertState) else None
 
     def load(self, state: Any) -> None:
-        """See `Actor`; an expert whose state is not known plans anew."""
+        """See `TeacherActor`; an expert whose state is not known plans anew."""
         if state is not None and isinstance(self._expert, HasExpertState):
             self._expert.set_state(state)
         else:
             self._anew = True
 
 
-class PolicyActor:
+class TeacherPolicy:
     """A stored policy, which acts as it would on the robot.
 
     Raises:
@@ -82,15 +82,15 @@ class PolicyActor:
 
     @torch.no_grad()
     def act(self, obs: Arrays, started: Tensor) -> Tensor:
-        """See `Actor`; the first action of a chunk."""
+        """See `TeacherActor`; the first action of a chunk."""
         del started
         return self._policy.act(obs, None, self._generator, self._policy.deploy_mode).chunk[:, 0]
 
     def state(self) -> None:
-        """See `Actor`; the generator is the teacher's."""
+        """See `TeacherActor`; the generator is the teacher's."""
 
     def load(self, state: Any) -> None:
-        """See `Actor`."""
+        """See `TeacherActor`."""
 
 
 class Teacher:
@@ -110,11 +110,11 @@ class Teacher:
     def __init__(self, cfg: GuidanceCfg, sim: VecSim, seed: int) -> None:
         self._cfg = cfg
         self._generator = torch.Generator().manual_seed(seed)
-        self._actor: Actor
+        self._actor: TeacherActor
         if cfg.by == "expert":
-            self._actor = ExpertActor(cfg, sim, seed)
+            self._actor = TeacherExpert(cfg, sim, seed)
         else:
-            self._actor = PolicyActor(cfg.policy or "", sim, self._generator)
+            self._actor = TeacherPolicy(cfg.policy or "", sim, self._generator)
         self._low = torch.tensor(sim.action_spec.low, dtype=torch.float32)
         self._high = torch.tensor(sim.action_spec.high, dtype=torch.float32)
         self._step = 0
