@@ -11,6 +11,7 @@ from robotrl.replay.buffer import Replay
 from robotrl.replay.corrections import Correction, Corrector
 from robotrl.replay.types import StepRecord
 from robotrl.spec import Arrays
+from robotrl.spec.late_rewards import LateRewards
 
 SUGGESTED = "suggested"
 """Name of the replay's column: (A,) in the sim's units, NaN where there is no suggestion."""
@@ -53,6 +54,10 @@ class SuggestionRecorder:
     def cut(self) -> None:
         """See `Sink`."""
         self._replay.cut()
+
+    def add_late(self, late: LateRewards) -> int:
+        """See `Sink`."""
+        return self._replay.add_late(late)
 
     def deliver(self, limit_s: float) -> None:
         """Store the suggestions that arrived after their step; waits up to `limit_s` seconds for missing ones."""
