@@ -1,8 +1,8 @@
 """Writes the tables of the pages about rewards from the code: `python tools/reward_docs.py [--check]`.
 
 The text between `<!-- BLOCK:begin -->` and `<!-- BLOCK:end -->` is generated; everything else is prose. `rewards` is
-the index in docs/rewards.md, `fields NAME` the settings of a source, `settings service` and `settings endpoint` those
-of what several build on.
+the index in docs/rewards.md, `fields NAME` the settings of a source, `settings NAME` those of what several build
+on, and of guidance.
 tests/docs/test_reward_pages.py fails if a page is out of date.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 from sim_docs import BLOCK, Asked, table
 from sim_docs import fields as fields_of
 
+from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.registry import REWARDS
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.scoring.cfg import ServiceCfg
@@ -26,7 +27,8 @@ INDEX = DOCS / "rewards.md"
 FOLDER = DOCS / "rewards"
 SHARED = {"language", "scoring", "endpoint", "eval"}
 """Pages about what several sources build on."""
-SETTINGS: dict[str, type] = {"service": ServiceCfg, "endpoint": EndpointCfg}
+GUIDANCE = DOCS / "guidance.md"
+SETTINGS: dict[str, type] = {"service": ServiceCfg, "endpoint": EndpointCfg, "guidance": GuidanceCfg}
 
 
 def page_of(name: str) -> tuple[Path, str]:
@@ -84,7 +86,7 @@ def filled(page: Path) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Write all pages; with `--check`, compare them."""
     stale = 0
-    for page in (INDEX, *sorted(FOLDER.glob("*.md"))):
+    for page in (INDEX, GUIDANCE, *sorted(FOLDER.glob("*.md"))):
         text = filled(page)
         if text != page.read_text():
             print(page)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,6 +15,10 @@ from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossO
 from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.schedule import line
+from robotrl.learners.guidance.cfg import GuidanceCfg
+from robotrl.learners.guidance.losses import ACTION_COEF
+from robotrl.learners.guidance.recorder import SUGGESTED
+from robotrl.learners.guidance.rollouts import RolloutSuggestions, density_guidance
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.off_policy import PolicyBuilder
@@ -97,6 +101,8 @@ class PpoCfg(LearnerCfg):
     """Running normalization of observations, part of a new policy; a pretrained policy keeps its own."""
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
+    guidance: GuidanceCfg = field(default_factory=GuidanceCfg)
+    """Guidance by suggested actions, off by default: adds their log-likelihood; see docs/guidance.md."""
     bf16: bool = False
     """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "auto"
@@ -168,6 +174,9 @@ class PpoLoss(LossModule):
             "actor_on": active,
             "lr": lr,
         }
+        if cfg.guidance.on:
+            guided = density_guidance(density, batch[SUGGESTED], context.carry[ACTION_COEF])
+            loss, info = loss + guided.loss, info | guided.info
         return LossOut(loss, info, (lr * active, lr * (cfg.critic_lr / cfg.lr)))
 
     def next_carry(self, carry: dict[str, Tensor], info: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -181,7 +190,7 @@ class PpoLoss(LossModule):
             factor = torch.where(info["approx_kl"] > 2 * cfg.desired_kl, factor / 1.5, factor)
             factor = torch.where(info["approx_kl"] < cfg.desired_kl / 2, factor * 1.5, factor)
             lr = (lr * factor).clamp(*LR_RANGE)
-        return {"actor_active": active, "lr": lr}
+        return {**carry, "actor_active": active, "lr": lr}
 
     def _value_loss(self, value: Tensor, batch: dict[str, Tensor]) -> Tensor:
         if self._cfg.value_clip is None:
@@ -219,6 +228,9 @@ class PpoLearner(Learner):
                 " form, as CategoricalPolicy, GaussianPolicy and BetaPolicy have them"
             )
         check_settings(cfg, self.policy.horizon)
+        cfg.guidance.check()
+        guide = RolloutSuggestions(cfg.guidance, self.sim, self.policy, setup.seed) if cfg.guidance.on else None
+        self._guide = guide
         self._privileged = ObsNormalizer(hidden, self.world)
         self.critic = Critic(
             self.policy.context_width,
@@ -234,7 +246,7 @@ class PpoLearner(Learner):
             PpoLoss(self.policy, self.critic, cfg),
             (ParameterGroup("policy.", cfg.max_grad_norm), ParameterGroup("critic.", cfg.max_grad_norm)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
-            carry={"actor_active": 1.0, "lr": cfg.lr},
+            carry={"actor_active": 1.0, "lr": cfg.lr} | ({} if guide is None else {ACTION_COEF: 0.0}),
             mode=cfg.engine,
             updates=self._rollouts.updates,
             threads=setup.update_threads,
@@ -247,12 +259,15 @@ class PpoLearner(Learner):
         """Run one rollout and its epochs of updates."""
         cfg = self.cfg
         rollout, reward = self._rollouts.collect(self._decide, self.policy)
+        if self._guide is not None:
+            self._guide.add_to(rollout)
         batch = make_batch(rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world)
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
         self.iteration += 1
         scalars |= self._update(batch)
         scalars["std"] = self._spread(batch)
+        scalars |= {} if self._guide is None else self._guide.metrics()
         # the next rollout and its updates use the statistics of all observations so far
         self._made.take(rollout.obs)
         self._privileged.update(rollout.obs)
@@ -264,6 +279,8 @@ class PpoLearner(Learner):
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
+        if self._guide is not None:
+            self._guide.ask(obs, self._collector.started)
         with in_bf16(self.cfg.bf16, self._engine.device):
             density: Density = self.policy.density(self.policy.encode(obs))
         action = density.sample(self._generator)
@@ -282,6 +299,8 @@ class PpoLearner(Learner):
         cfg = self.cfg
         carry = self._engine.carry
         carry["actor_active"].fill_(float(not self._rollouts.critic_only(self.iteration)))
+        if self._guide is not None:
+            carry[ACTION_COEF].fill_(self._guide.coefficient(self.env_steps))
         if cfg.lr_schedule == "linear":
             carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, 0.0))
         rows, rollouts = {**batch.rows(), "value": batch.value}, self._rollouts
@@ -290,18 +309,25 @@ class PpoLearner(Learner):
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
-        return {
+        parts = {
             "policy": self.policy,
             "critic": self.critic,
             "engine": self._engine,
             "obs_normalizer": self._made,
             "privileged_normalizer": self._privileged,
         } | self._rollouts.parts()
+        return parts if self._guide is None else parts | {"guide": self._guide}
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""
         super().load(state)
         self.critic.set_transforms(self._privileged.transforms())
+
+    def close(self) -> None:
+        """See `Learner.close`."""
+        if self._guide is not None:
+            self._guide.close()
+        super().close()
 
 
 def _check(cfg: PpoCfg) -> None:

@@ -135,7 +135,13 @@ class Collector:
         self._pending_envs, self._pending = self._envs[:0], {}
         self._discount.fill_(1.0)
         self._returns.fill_(0.0)
+        self._started = torch.ones_like(self._started)
         self._broken = True
+
+    @property
+    def started(self) -> Tensor:
+        """(N,) bool: envs whose next step is the first of an episode."""
+        return self._started
 
     def collect(self, decide: Decider, steps: int) -> Rollout:
         """Take `steps` steps in every env.
@@ -363,6 +369,7 @@ class Collector:
                 record[name][t] = x
             step = self._sim_step(decision.chunk[:, 0])
             check_finite(step, t)
+            self._started = step.terminated | step.truncated
             reward[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
             for key, x in step.obs.items():
                 obs[key][t + 1] = x

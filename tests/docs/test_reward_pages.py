@@ -30,7 +30,9 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", [reward_docs.INDEX, *sorted(reward_docs.FOLDER.glob("*.md"))], ids=lambda page: page.stem
+    "page",
+    [reward_docs.INDEX, reward_docs.GUIDANCE, *sorted(reward_docs.FOLDER.glob("*.md"))],
+    ids=lambda page: page.stem,
 )
 def test_the_tables_of_the_page_are_those_of_the_code(page: Path) -> None:
     assert reward_docs.filled(page) == page.read_text(), "run python tools/reward_docs.py"

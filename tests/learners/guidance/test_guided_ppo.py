@@ -1,0 +1,119 @@
+"""PPO with suggestions: nothing changes without them, the loss by hand, late answers, exact resume."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import tests.kits.learner_kit as kit
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.learners.guidance.cfg import GuidanceCfg
+from robotrl.learners.guidance.recorder import SUGGESTED
+from robotrl.learners.guidance.rollouts import density_guidance
+from robotrl.rewards.endpoint.cfg import EndpointCfg
+from tests.kits.chat_server import ChatServer
+from tests.kits.guided_kit import guided_setup, place
+from tests.kits.refusals import raises_naming
+
+POLICY = replace(kit.GAUSSIAN, horizon=1)
+EXPERT = GuidanceCfg(by="expert", noise=0.2, episode_noise=0.5, action_weight=0.1)
+PPO = replace(kit.PPO, env_steps=8 * 16 * 6)
+
+
+def build(guidance, policy=POLICY, init_policy=None):
+    return replace(PPO, guidance=guidance).build(guided_setup(policy, init_policy=init_policy, envs=8))
+
+
+def run(learner, iterations):
+    return [learner.iterate() for _ in range(iterations)]
+
+
+def test_without_guidance_nothing_changes():
+    found = []
+    for guidance in (GuidanceCfg(), replace(EXPERT, by="nobody", every=7), replace(EXPERT, action_weight=0.0)):
+        learner = build(guidance)
+        found.append((run(learner, 4), learner.state()))
+    (log, plain), (_, settings), (guided_log, guided) = found
+    assert kit.same(plain, settings) and "guide" not in plain
+    for name in ("policy", "critic", "obs_normalizer", "generator", "collector"):
+        assert kit.same(plain[name], guided[name]), name
+    for before, after in zip(log, guided_log, strict=True):
+        assert {name: after[name] for name in before} == before
+
+
+def test_the_loss_is_the_log_likelihood_of_what_was_suggested():
+    learner = build(EXPERT)
+    run(learner, 2)
+    obs = {"walk": torch.tensor([[0.5, 1.0], [-1.0, 2.0], [1.0, 0.0]])}
+    density = learner.policy.density(learner.policy.encode(obs))
+    suggestion = torch.tensor([[[0.5]], [[float("nan")]], [[-0.25]]])
+    out = density_guidance(density, suggestion, torch.tensor(0.1))
+    log_prob = density.log_prob(torch.tensor([[[0.5]], [[0.0]], [[-0.25]]])).flatten()
+    assert out.info["action_guidance_loss"].item() == pytest.approx(-(log_prob[0] + log_prob[2]).item() / 3, rel=1e-5)
+    assert out.loss.item() == pytest.approx(0.1 * out.info["action_guidance_loss"].item())
+    assert out.info["suggested"].item() == pytest.approx(2 / 3)
+
+
+def test_suggestions_make_it_learn_sooner():
+    returns = []
+    for guidance in (GuidanceCfg(), replace(EXPERT, noise=0.3)):
+        log = run(replace(PPO, lr=3e-3, guidance=guidance).build(guided_setup(POLICY, envs=8)), 8)
+        returns.append(np.mean([line["rollout_return"] for line in log[-4:]]))
+    assert returns[1] > returns[0] + 1.0, returns
+
+
+def test_it_resumes_exactly():
+    learner = build(replace(EXPERT, every=3, action_end_env_steps=512))
+    run(learner, 2)
+    state = kit.snapshot(learner.state())
+    expected = run(learner, 2)
+    end = kit.snapshot(learner.state())
+    resumed = build(learner.cfg.guidance, init_policy=copy.deepcopy(learner.policy))
+    resumed.load(state)
+    assert run(resumed, 2) == expected
+    assert kit.same(resumed.state(), end)
+    resumed.close()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 30.0])
+def test_answers_stand_at_their_own_decision(wait_s):
+    delays = np.random.default_rng(0).uniform(0, 0.03, 100_000)
+
+    def seen(call):
+        return {"values": [round(place(float(call.picture[0, 0, 0])) / 2, 6)]}
+
+    with ChatServer(seen, delay_s=lambda n: float(delays[n])) as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cfg = EndpointCfg(base_url=server.base_url, model="small", concurrency=16, queue_size=4096)
+        learner = build(GuidanceCfg(by="endpoint", prompt="Where?", pixels=8, endpoint=cfg, wait_s=wait_s))
+        found = []
+        add_to = learner._guide.add_to
+
+        def watched(rollout):
+            add_to(rollout)
+            found.append((rollout.obs["walk"][..., 0].clone(), rollout.record[SUGGESTED][:, :, 0, 0].clone()))
+
+        learner._guide.add_to = watched
+        log = run(learner, 3)
+        learner.close()
+    unit = learner._guide._unit
+    for x, suggested in found:
+        there = torch.isfinite(suggested)
+        wanted = unit((x / 2)[..., None])[..., 0].clamp(-0.98, 0.98)
+        assert (suggested[there] - wanted[there]).abs().max() < 0.01 if there.any() else wait_s == 0
+        assert wait_s == 0 or there.all()
+    assert log[-1]["suggested"] == 1.0 if wait_s else log[-1]["suggested"] < 1.0
+
+
+def test_refusals():
+    with raises_naming(ConfigError, "policy.horizon", 2, 1):
+        build(EXPERT, kit.GAUSSIAN)
+    with raises_naming(ConfigError, "algo.guidance.by", nearest="expert"):
+        build(replace(EXPERT, by="expret"))
+    with raises_naming(CapabilityError, "Walk", "HasExpert"):
+        replace(PPO, guidance=EXPERT).build(kit.setup(policy_cfg=POLICY))
