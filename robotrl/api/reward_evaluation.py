@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from robotrl.api.evaluation import actor_of, refuse_dataset
+from robotrl.api.evaluation import actor_of, refuse_dataset, sim_of
 from robotrl.api.live import BareActor
 from robotrl.api.reward_report import RewardEvaluation
 from robotrl.api.viewing import starts_of
@@ -36,7 +36,7 @@ class RewardEvalRequest:
     Args:
         sim: name from `robotrl list sims`.
         rewards: reward sources; with several also their weighted sum is measured.
-        options: options of the sim by name.
+        options: options of the sim by name, which override those that the policy was trained with.
         policy: a run, checkpoint or bundle that acts.
         expert: the sim's expert acts, without noise.
         random: random actions.
@@ -81,9 +81,15 @@ class RewardEvalRequest:
         if self.policy is not None:
             refuse_dataset(self.policy)
 
-    def open(self, num_envs: int, **options: Any) -> VecSim:
-        """Make the sim, with further options."""
-        return make_sim(self.sim, num_envs=num_envs, seed=self.seed, **{**options, **dict(self.options)})
+    @property
+    def sim_options(self) -> dict[str, Any]:
+        """Options of the sim: those that the policy was trained with, if it was on this sim, and the given ones.
+
+        Raises:
+            DataError: nothing readable is at the path of the policy.
+        """
+        trained = {} if self.policy is None else sim_of(self.policy, self.sim)[1]
+        return {**trained, **dict(self.options)}
 
 
 def evaluate_reward(
@@ -124,9 +130,12 @@ def measure_rewards(request: RewardEvalRequest) -> RewardEvaluation:
         See `evaluate_reward`.
     """
     request.check()
-    with closing(request.open(min(request.num_envs, request.episodes))) as sim:
+    options, num_envs = request.sim_options, min(request.num_envs, request.episodes)
+    with ExitStack() as stack:
+        sim = stack.enter_context(closing(make_sim(request.sim, num_envs=num_envs, seed=request.seed, **options)))
         ids = starts_of(sim, request.sim, request.episodes, request.split)
         rewarded: Any = with_rewards(sim, request.rewards, RewardSetup(request.gamma))
+        stack.callback(rewarded.rewards.close)
         actors = _actors(request, rewarded)
         episodes = score_rollouts(rewarded, actors, ids, request.seed)
         dt_s = shown_dt_s(sim)
@@ -138,7 +147,7 @@ def measure_rewards(request: RewardEvalRequest) -> RewardEvaluation:
     unstated = None if rule is None or rule.stated else "the environment does not state what a success is"
     return RewardEvaluation(
         sim=request.sim,
-        options=dict(request.options),
+        options=options,
         rewards=list(request.rewards),
         split=request.split,
         seed=request.seed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import robotrl
 from robotrl.api.reward_evaluation import RewardEvalRequest, measure_rewards
 from robotrl.api.reward_report import telling_episodes
+from robotrl.cli.commands.train import config_of
 from robotrl.config import WeightedReward
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.rewards.progress import ProgressRewardCfg
@@ -17,7 +20,9 @@ from robotrl.rewards.rules import StepPenaltyCfg
 from robotrl.rewards.task import TaskRewardCfg
 from robotrl.rewards.trust.metrics import JudgeCfg
 from robotrl.rewards.trust.recording import SUM, TASK
+from robotrl.training import train
 from tests.kits.refusals import raises_naming
+from tests.kits.small_clip import BAD, GOOD, stored_clip
 from tests.rewards.trust.test_metrics import episode
 
 SMALL: dict[str, Any] = {"episodes": 18, "num_envs": 6, "judge": JudgeCfg(least=2, samples=200, by="final")}
@@ -52,6 +57,29 @@ def test_telling_episodes_are_best_worst_and_most_disagreeing() -> None:
     assert telling_episodes(rollouts, "it", 0) == {}
     silent = [episode([0.5], True, valid=[False])]
     assert telling_episodes(silent, "it", 3) == {}
+
+
+def test_a_policy_acts_in_the_sim_that_it_was_trained_on(tmp_path: Path) -> None:
+    cfg = config_of(
+        "--sim mujoco/push --sim.limit-s 1.5 --algo ppo --policy gaussian --sim.num-envs 4 --algo.env-steps 64"
+        " --algo.num-steps 16 --algo.minibatch 32 --evaluation.episodes 4 --evaluation.every-env-steps 0"
+    )
+    train(cfg, tmp_path / "run")
+    request = RewardEvalRequest("mujoco/push", [WeightedReward("step-penalty", 1.0, StepPenaltyCfg())], **SMALL)
+    found = measure_rewards(replace(request, policy=tmp_path / "run", random=True, episodes=6))
+    assert [one.actor for one in found.episodes] == ["policy", "random"] * 3
+    assert found.options["limit_s"] == 1.5 and max(one.length for one in found.episodes) == 30
+    given = replace(request, policy=tmp_path / "run", episodes=2, options={"limit_s": 0.5})
+    assert max(one.length for one in measure_rewards(given).episodes) == 10
+
+
+def test_a_language_reward_with_fresh_weights_is_found_out(tmp_path: Path) -> None:
+    settings = {"model": str(stored_clip(tmp_path / "clip")), "good": GOOD, "bad": BAD, "every": 5, "max_age": 0}
+    settings |= {"calibration": 64}
+    found = robotrl.evaluate_reward("bev/drive", "contrast", settings, episodes=18, num_envs=6, options={"threads": 1})
+    assert found.verdict.standing == "fails" and found.event == "collisions"
+    assert 0.1 < found.metrics["contrast"].valid < 0.2 and "valid on" in found.verdict.text
+    assert found.scenarios["contrast"]
 
 
 def test_faults() -> None:

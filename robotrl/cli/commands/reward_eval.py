@@ -14,9 +14,9 @@ import tyro
 
 from robotrl.cli.commands.outputs import writable
 from robotrl.cli.commands.parsing import at_least, check_seed
-from robotrl.cli.commands.sim_flags import parse_with_sim
+from robotrl.cli.commands.sim_flags import options_at, parse_with_sim
 from robotrl.errors import ConfigError, out_of_range
-from robotrl.registry import SIMS, sim_options
+from robotrl.registry import SIMS
 from robotrl.spec import Split
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class EvalArgs:
     sim: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SIM")]
     """Name from `robotrl list sims`. `--sim.FIELD VALUE` sets one of its options; `SIM --help` lists them."""
     policy: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """Run, checkpoint or bundle that acts."""
+    """Run, checkpoint or bundle that acts, on the sim with the options that it was trained with."""
     expert: bool = False
     """The sim's expert acts, without noise."""
     random: bool = False
@@ -79,7 +79,7 @@ def evaluate_rewards(argv: Sequence[str]) -> int:
     flags, rest = RewardFlags.named(argv)
     both = dataclasses.make_dataclass("Eval", flags.fields(), bases=(EvalArgs,), frozen=True, kw_only=True)
     both.__doc__ = EvalArgs.__doc__
-    args, options = parse_with_sim(both, COMMAND, rest, lambda args: sim_options(args.sim))
+    args, options = parse_with_sim(both, COMMAND, rest, lambda args: options_at(args.policy, args.sim))
     return _run(args, flags, options, argv)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError
 from robotrl.rewards.relabel import RewardedSim
+from robotrl.rewards.source import LateRewardSource
 from robotrl.rollout.evaluate import Actor, Turn, run_episodes
 from robotrl.rollout.wrapper import WrappedSim, declared
 from robotrl.spec import Arrays, HasDistance, HasScenarios, HasStateIds, HasTrace, Step, lost
@@ -90,6 +91,7 @@ class ScoreRecorder(WrappedSim):
         kept = {key: value.cpu().numpy().copy() for key, value in row.items()}
         kept["event"] = self._events(step)
         self._tape.append(kept)
+        self.write_late(0.0)
         over = step.final_ids.tolist()
         gone = lost(step)
         for env in over:
@@ -97,6 +99,23 @@ class ScoreRecorder(WrappedSim):
                 self.spans.append((env, int(self._begin[env]), len(self._tape), int(info["state_id"][env])))
             self._begin[env] = len(self._tape)
         return step
+
+    def write_late(self, wait_s: float | None) -> None:
+        """Write scores that have come late into their steps.
+
+        Args:
+            wait_s: seconds to wait for those on their way; None: as long as their sources' settings say.
+        """
+        for name, weight, source in self._sources:
+            if not isinstance(source, LateRewardSource):
+                continue
+            late = source.late(wait_s)
+            columns = (late.back, late.env, late.change, late.fresh)
+            for back, env, change, fresh in zip(*(x.tolist() for x in columns), strict=True):
+                row = self._tape[len(self._tape) - 1 - back]
+                row[f"reward/{name}"][env] += change
+                row[f"reward_valid/{name}"][env] |= fresh
+                row["sum"][env] += weight * change
 
     def _progress(self, step: Step) -> Tensor | None:
         if ROUTE in step.info:
@@ -232,6 +251,7 @@ def score_rollouts(
     mixed = MixedActor(actors, ids)
     recorder.reset(seed=seed)
     run_episodes(mixed, recorder, ids, description="rollouts to score")
+    recorder.write_late(None)
     wanted = set(ids)
     found = {span[3]: span for span in recorder.spans if span[3] in wanted}
     return [recorder.episode(found[state_id], mixed.name_of(state_id)) for state_id in ids]

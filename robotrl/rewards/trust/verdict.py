@@ -36,6 +36,10 @@ def judge(metrics: RewardMetrics, cfg: JudgeCfg, event: str, unstated: str | Non
     """
     standing, main = _main(metrics, cfg, unstated)
     sentences = [main]
+    if standing == "not judged" and metrics.task_over is not None:
+        agrees = metrics.task_over.low > 0 and metrics.task_over.value >= cfg.follows
+        says = "agrees" if agrees else "does not agree"
+        sentences.append(f"its return {says} with the sim's own (rank correlation {_span(metrics.task_over)})")
     last = metrics.auc_final
     if cfg.by == "mean" and standing in ("weak", "fails", "opposed") and last is not None and last.low > 0.5:
         sentences.append(f"its last score in an episode does tell them (AUC {_span(last)})")

@@ -142,7 +142,9 @@ def test_standing(won: list[float], lost: list[float], standing: str) -> None:
 
 
 def test_without_a_stated_success_or_a_valid_score_nothing_is_judged() -> None:
-    assert judge(measure(good_and_bad(), "it", DT_S, CFG), CFG, "failures", "unstated").standing == "not judged"
+    said = judge(measure(good_and_bad(), "it", DT_S, CFG), CFG, "failures", "unstated")
+    # failures have the higher sum, and successes the sim's 1: the returns are at odds
+    assert said.standing == "not judged" and "does not agree with the sim's own" in said.sentences[1]
     silent = [episode([0.0], i > 5, valid=[False]) for i in range(12)]
     said = judge(measure(silent, "it", DT_S, CFG), CFG, "failures")
     assert said.standing == "not judged" and "valid" in said.sentences[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from robotrl.registry import make_sim
 from robotrl.rewards.progress import ProgressRewardCfg
 from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.rules import ActionRateCfg, AliveCfg
+from robotrl.rewards.source import LateScores, RewardSetup, Score, SimTransition, StatelessReward
 from robotrl.rewards.trust.recording import (
     SUM,
     TASK,
@@ -68,6 +70,52 @@ def test_collisions_and_route_of_a_car() -> None:
     assert len({one.scenario for one in found}) > 1
     for one in found:
         assert one.progress is not None and (np.diff(one.progress) >= -1e-6).all() and 0 <= one.progress[-1] <= 1
+
+
+@dataclass(frozen=True)
+class SlowCfg:
+    """Minus the number of its step, which comes some steps later."""
+
+    delay: int = 3
+
+    def build(self, sim: Any, setup: RewardSetup) -> Slow:
+        return Slow(sim.num_envs, self.delay)
+
+
+class Slow(StatelessReward):
+    identity = "slow"
+
+    def __init__(self, num_envs: int, delay: int) -> None:
+        self._envs, self._delay = num_envs, delay
+        self._scored, self._given, self.closed = 0, 0, False
+
+    def score(self, transition: SimTransition) -> Score:
+        self._scored += 1
+        reward = transition.step.reward
+        return Score.of_now(torch.zeros_like(reward), torch.zeros_like(reward, dtype=torch.bool))
+
+    def late(self, wait_s: float | None = None) -> LateScores:
+        due = range(self._given, self._scored - (self._delay if wait_s == 0.0 else 0))
+        self._given = max(self._given, due.stop)
+        step = torch.tensor(list(due), dtype=torch.int64).repeat_interleave(self._envs)
+        envs = torch.arange(self._envs).repeat(len(due))
+        age = torch.zeros_like(step)
+        return LateScores(self._scored - 1 - step, envs, -step.float(), torch.ones_like(step, dtype=torch.bool), age)
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_scores_that_come_late_belong_to_their_steps() -> None:
+    found = scored("mujoco/push", [WeightedReward("slow", 2.0, SlowCfg()), WeightedReward("alive", 1.0, AliveCfg())], 5)
+    for one in found:
+        assert one.valid["slow"].all() and one.valid[SUM].all()
+        assert (np.diff(one.scores["slow"]) == -1).all()
+        np.testing.assert_allclose(one.scores[SUM], 2 * one.scores["slow"] + one.scores["alive"])
+    assert [one.scores["slow"][0] for one in found[:3]] == [0, 0, 0], "three envs begin at the first step"
 
 
 def test_no_source_ends_an_episode() -> None:
