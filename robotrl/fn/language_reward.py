@@ -11,14 +11,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def contrast(similarity: Tensor, positives: int) -> Tensor:
+def contrast(similarity: Tensor, positives: int, worst: bool = False) -> Tensor:
     """Contrasting language goals (VLM-RL, Huang et al. 2024): mean similarity to the good prompts minus the bad ones.
 
     Args:
         similarity: (n, K) to K prompts, the good ones first.
         positives: number of good prompts, 1 to K - 1.
+        worst: True: the most similar bad prompt counts instead of their mean, for prompts that exclude each other.
     """
-    return similarity[:, :positives].mean(dim=1) - similarity[:, positives:].mean(dim=1)
+    bad = similarity[:, positives:]
+    return similarity[:, :positives].mean(dim=1) - (bad.max(dim=1).values if worst else bad.mean(dim=1))
 
 
 def goal_baseline(goal_similarity: Tensor, baseline_similarity: Tensor, between: float, alpha: float) -> Tensor:

@@ -9,7 +9,7 @@ from robotrl.rewards.vlm.small_clip import MEAN, STD, SmallClip, SmallClipCfg, n
 from robotrl.rewards.vlm.words import WholeWordTokenizer
 from robotrl.sims.bev.captions import TOPICS
 
-CFG = SmallClipCfg(image_pixels=16, width=32, layers=2, embedding=16)
+CFG = SmallClipCfg(image_pixels=32, width=4, embedding=16)
 GOOD = ("the road is clear and safe", "there is no danger")
 BAD = ("a car is about to hit us from the left", "a car is about to hit us from the front")
 
@@ -18,7 +18,7 @@ def fresh_clip(seed: int = 0) -> SmallClip:
     tokenizer = WholeWordTokenizer.of(
         text for topic in TOPICS for one in topic.classes for text in (*one.train, *one.test)
     )
-    cfg = SmallClipCfg(16, 32, 2, 16, seed=seed)
+    cfg = SmallClipCfg(image_pixels=32, width=4, embedding=16, seed=seed)
     model, config = new_model(cfg, tokenizer)
     size = (cfg.image_pixels, cfg.image_pixels)
     return SmallClip(

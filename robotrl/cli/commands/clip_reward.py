@@ -38,7 +38,7 @@ class ClipArgs:
     held_out: tuple[str, ...] = ()
     """Scenarios that are not trained on; default: every third one."""
     image_pixels: int = 64
-    """Height and width of the model's images, a multiple of 8."""
+    """Height and width of the model's images, a multiple of 32."""
     updates: int = 1500
     """Gradient steps."""
     batch: int = 128

@@ -19,6 +19,8 @@ HELD = (5, 30)
 """Number of steps for which an env that acts at random keeps its action."""
 QUEUED = 1024
 """Number of starts that are queued at a time."""
+COMMON = 2
+"""Frames that are taken at a time at least."""
 RANDOM_SHARE = 0.5
 """Share of episodes that act at random."""
 
@@ -70,6 +72,9 @@ def record_scenes(
     progress: Callable[[int], None] | None = None,
 ) -> CaptionedFrames:
     """Record frames from episodes of the sim's noisy expert, and of random actions, so that things go wrong.
+
+    Scenes of which another class of the first topic than its first one is true (a collision is near) are rare: all of
+    them are taken, and about as many others.
 
     Args:
         sim: a sim with captions, a camera, an expert and numbered starts; it is reset.
@@ -129,11 +134,19 @@ def record_scenes(
             wild[fresh] = rng.random(len(fresh)) < RANDOM_SHARE
         started, at = over, at + 1
         if at % every == 0:
-            some = rng.permutation(n)[: frames - count]
+            now = sim.caption_classes()
+            some = _balanced(now[:, 0], rng)[: frames - count]
             pictures.append(sim.render(some.tolist(), camera, pixels, pixels))
-            classes.append(sim.caption_classes()[some])
+            classes.append(now[some])
             names.append(np.array(["" if scenario_of is None else scenario_of(int(i)) for i in running[some]]))
             count += len(some)
             if progress is not None:
                 progress(len(some))
     return CaptionedFrames(np.concatenate(pictures), np.concatenate(classes), np.concatenate(names))
+
+
+def _balanced(first: NDArray[np.int8], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Envs to record, in random order: all with a rare class of the first topic (N,), and as many others."""
+    rare = np.flatnonzero(first > 0)
+    others = rng.permutation(np.flatnonzero(first <= 0))
+    return rng.permutation(np.concatenate([rare, others[: max(len(rare), COMMON)]]))

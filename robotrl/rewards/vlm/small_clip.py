@@ -46,11 +46,11 @@ class SmallClipCfg:
     """Size and training of a small CLIP model."""
 
     image_pixels: int = 64
-    """Height and width of its images, pixels, a multiple of 8."""
-    width: int = 128
-    """Width of the image tower, a multiple of 32."""
-    layers: int = 4
-    """Layers of the image tower; the text tower has half of them."""
+    """Height and width of its images, pixels, a multiple of 32."""
+    width: int = 16
+    """Channels of the first stage of the image tower, a ResNet of four stages; each further one has twice as many."""
+    blocks: int = 1
+    """Residual blocks in each stage."""
     embedding: int = 64
     """Dimensions of the common space."""
     updates: int = 1500
@@ -69,21 +69,22 @@ class SmallClipCfg:
             ConfigError: a setting is out of range.
         """
         for name, value, low, high in (
-            ("image_pixels", self.image_pixels, 16, 512),
-            ("width", self.width, 32, 2048),
-            ("layers", self.layers, 2, 48),
+            ("image_pixels", self.image_pixels, 32, 512),
+            ("width", self.width, 4, 512),
+            ("blocks", self.blocks, 1, 12),
             ("embedding", self.embedding, 8, 2048),
             ("updates", self.updates, 1, 10_000_000),
             ("batch", self.batch, 2, 65_536),
         ):
             check_count(f"clip.{name}", value, low, high)
-        for name, value, of in (("image_pixels", self.image_pixels, PATCH), ("width", self.width, HEAD)):
-            if value % of:
-                raise ConfigError(f"clip.{name} is {value}: expected a multiple of {of}, {value // of * of + of}")
+        if self.image_pixels % STRIDE:
+            more = self.image_pixels // STRIDE * STRIDE + STRIDE
+            raise ConfigError(f"clip.image_pixels is {self.image_pixels}: expected a multiple of {STRIDE}, {more}")
         check_number("clip.lr", self.lr, 1e-6, 1.0)
 
 
-PATCH, HEAD = 8, 32
+STRIDE, HEAD = 32, 32
+"""Pixels that a cell of the last stage covers, and channels of an attention head."""
 WARMUP = 100
 WEIGHT_DECAY = 0.05
 SHIFT_PIXELS = 2
@@ -98,7 +99,8 @@ class ClassScore(NamedTuple):
     frames: int
     """Frames of which it is true."""
     auc: float
-    """Area under the ROC curve of the similarity, against frames of which another class of the topic is true."""
+    """Area under the ROC curve of the similarity to the class, less that to the most similar other class of the topic,
+    against frames of which another class is true."""
 
 
 class SmallClip(NamedTuple):
@@ -136,9 +138,8 @@ def new_model(cfg: SmallClipCfg, tokenizer: WholeWordTokenizer) -> tuple[Any, di
         "embed_dim": cfg.embedding,
         "vision_cfg": {
             "image_size": cfg.image_pixels,
-            "patch_size": PATCH,
+            "layers": [cfg.blocks] * 4,
             "width": cfg.width,
-            "layers": cfg.layers,
             "head_width": HEAD,
         },
         "text_cfg": {
@@ -146,7 +147,7 @@ def new_model(cfg: SmallClipCfg, tokenizer: WholeWordTokenizer) -> tuple[Any, di
             "vocab_size": tokenizer.vocab_size,
             "width": 96,
             "heads": 3,
-            "layers": max(1, cfg.layers // 2),
+            "layers": 2,
         },
     }
     torch.manual_seed(cfg.seed)
@@ -239,9 +240,12 @@ def class_scores(
     out: list[ClassScore] = []
     for k, topic in enumerate(topics):
         known = scenes.classes[:, k] != UNCLEAR
+        sentences = [one.test if wordings == "test" else one.train for one in topic.classes]
+        similarity = torch.stack([(images @ encoder.texts(some).T).mean(dim=1) for some in sentences], dim=1)
         for number, one in enumerate(topic.classes):
-            sentences = one.test if wordings == "test" else one.train
-            score = (images @ encoder.texts(sentences).T).mean(dim=1).double().numpy()
+            others = [other for other in range(len(topic.classes)) if other != number]
+            best = similarity[:, others].max(dim=1).values if others else 0.0
+            score = (similarity[:, number] - best).double().numpy()
             true = scenes.classes[:, k] == number
             above, below = score[known & true], score[known & ~true]
             auc = separation(above, below) if len(above) and len(below) else float("nan")
