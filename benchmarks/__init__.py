@@ -29,6 +29,7 @@ BENCHES = {
     "offpolicy": "offpolicy.bench",
     "ppo": "ppo.bench",
     "quickstart": "quickstart.bench",
+    "rewards": "rewards.bench",
     "stepping": "stepping.bench",
     "vla": "vla.bench",
 }

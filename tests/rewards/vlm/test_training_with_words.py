@@ -40,6 +40,20 @@ def test_it_trains_by_its_name_and_another_model_is_not_resumed_without_a_word(
     assert "reward.contrast.model clip holds something else" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_run_scores_in_the_background_and_logs_what_the_service_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stored_clip(Path("clip"))
+    late = ["--reward.contrast.background", "--reward.contrast.every", "2", "--reward.contrast.service.batch-size", "8"]
+    train = ["train", *TINY, *late, "--reward.contrast.model", "clip", "--algo.env-steps", "64", "--run-dir", "run"]
+    assert main(train) == 0, capsys.readouterr().err
+    rows = read_scalars(Path("run", "scalars.jsonl"))
+    assert [row["scoring/lost"] for row in rows] == [0.0, 0.0]
+    assert rows[-1]["scoring/contrast/requests_paid"] + 64 * rows[-1]["scoring/contrast/hit_rate"] >= 16
+    assert rows[-1]["reward_valid/contrast"] > 0.5 and rows[-1]["scoring/contrast/invalid"] == 0
+
+
 def test_a_model_that_is_not_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,114 @@
+"""Rewards in words on the driving sim: how well a small model tells danger, what scoring costs, what policies learn.
+
+The model is trained on captions from the simulator's truth. It is judged on held-out scenarios, in wordings that it was
+not trained on. The scoring service is timed beside the sim alone and beside a sim that waits for each score. Policies
+are trained with PPO on rewards that differ in one term, and driven on unseen roads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.figures import Figure
+from benchmarks.kit.markdown import table_head, table_row
+from benchmarks.runner import number
+from robotrl.fn.stats import bootstrap
+
+DESCRIPTION = "rewards in words: AUC of a small model, speed of the scoring service, driving policies trained with them"
+PEERS: dict[str, str] = {}
+SIM = "bev/drive"
+SEEDS = (0, 1, 2)
+CLIP, SERVICE = "clip", "service"
+ARMS = {
+    "state": "speed and lane terms alone",
+    "contrast": "the same with contrasting language goals",
+    "carl": "CaRL's reward, written by hand",
+}
+"""Rewards of the driving policies; all end episodes by the same rules."""
+DIRECTIONS = ("ahead", "behind", "left", "right")
+SCORES = ("contrast", "contrast-mean", "goal-baseline", "lord", "threshold")
+"""Methods whose score of a picture is judged."""
+AUC_TARGET, SPEED_TARGET, SHARE_TARGET, MEMORY_TARGET_GIB = 0.95, 0.85, 0.05, 4.0
+
+
+def cells(quick: bool) -> list[Cell]:
+    """Cells of the table, the short ones first; `quick` is the service and one model."""
+    methods = (SERVICE, CLIP) if quick else (SERVICE, CLIP, *ARMS)
+    return [
+        Cell(method, SIM, seed, ("python", "-m", "benchmarks.rewards.cell", method, str(seed), OUT), "result.json")
+        for method in methods
+        for seed in (SEEDS[:1] if quick or method == SERVICE else SEEDS)
+    ]
+
+
+def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
+    """Figures of all cells: of the service as measured, of the others over the seeds, with intervals."""
+    figures: dict[str, Figure] = {}
+    for cell in results:
+        if cell["method"] == SERVICE:
+            figures |= {key: Figure.from_json(value) for key, value in cell["result"].items()}
+    for method in (CLIP, *ARMS):
+        rows = [cell["result"] for cell in results if cell["method"] == method]
+        for key in rows[0] if rows else ():
+            values = [float(row[key]) for row in rows if row.get(key) is not None]
+            if values:
+                span = bootstrap(np.array(values))
+                unit = "AUC" if method == CLIP and key.startswith("auc") else ""
+                figures[f"{method}_{key}"] = Figure(span.value, unit, runs=len(values), low=span.low, high=span.high)
+    return figures
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Markdown tables: the model, the service, the policies."""
+    figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
+    parts = [_service(figures), _model(figures), _policies(figures)]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _service(figures: Mapping[str, Figure]) -> list[str]:
+    rows = [(key, figure) for key, figure in figures.items() if key.startswith(SERVICE)]
+    if not rows:
+        return []
+    lines = table_head(("64 envs, sim on one core, scorer on the other", "", "of the sim alone", "asked"))
+    for _, figure in rows:
+        ratio = (
+            "" if figure.ratio is None else f"{figure.ratio:.2f} ({figure.ratio_low:.2f} to {figure.ratio_high:.2f})"
+        )
+        asked, _, label = figure.note.partition("|")
+        lines.append(table_row((label, f"{number(figure.value)} {figure.unit}".strip(), ratio, asked)))
+    return lines
+
+
+def _model(figures: Mapping[str, Figure]) -> list[str]:
+    if f"{CLIP}_auc_contrast" not in figures:
+        return []
+    lines = table_head(("score of a picture", "AUC", *(f"danger {where}" for where in DIRECTIONS)))
+    for score in SCORES:
+        spans = [figures.get(f"{CLIP}_auc_{score}{where}") for where in ("", *(f"_{one}" for one in DIRECTIONS))]
+        if spans[0] is not None:
+            lines.append(table_row((f"`{score}`", *map(_span, spans))))
+    return lines
+
+
+def _policies(figures: Mapping[str, Figure]) -> list[str]:
+    lines: list[str] = []
+    for arm, label in ARMS.items():
+        if f"{arm}_completion" in figures:
+            spans = (figures.get(f"{arm}_{key}") for key in ("collisions", "completion", "driving", "train_s"))
+            runs = str(figures[f"{arm}_completion"].runs)
+            lines.append(table_row((label, *map(_span, spans), runs)))
+    head = ("reward", "collisions an episode", "route completion", "driving score", "trained in, s", "seeds")
+    return [*table_head(head), *lines] if lines else []
+
+
+def _span(figure: Figure | None) -> str:
+    if figure is None or figure.value is None:
+        return "-"
+    alone = figure.runs == 1 or figure.low is None or figure.high is None
+    digits = 1 if figure.value >= 10 else 3
+    text = f"{figure.value:.{digits}f}"
+    return text if alone else f"{text} ({figure.low:.{digits}f} to {figure.high:.{digits}f})"

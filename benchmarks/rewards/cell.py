@@ -1,0 +1,34 @@
+"""One cell of the table of rewards in words: `python -m benchmarks.rewards.cell METHOD SEED OUT`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rewards import policies, scores, service
+from benchmarks.rewards.bench import ARMS, CLIP, SERVICE
+from robotrl.errors import unknown
+from robotrl.utils.files import dump_json, replace_file
+
+CELLS: dict[str, Callable[[str, int, Path], dict[str, Any]]] = {
+    SERVICE: service.run,
+    CLIP: scores.run,
+    **dict.fromkeys(ARMS, policies.run),
+}
+
+
+def main(method: str, seed: int, out: Path) -> None:
+    """Run one cell in this process.
+
+    Raises:
+        ConfigError: the method is unknown.
+    """
+    if method not in CELLS:
+        raise unknown("method", method, CELLS)
+    replace_file(out / "result.json", dump_json(CELLS[method](method, seed, out)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
