@@ -98,6 +98,7 @@ class RunComparison(NamedTuple):
                 pictures=[_picture(index, arm) for index, arm in enumerate(arms)],
                 command=command,
                 reward_truth=[run.reward_truth for arm in arms for run in arm.runs if run.reward_truth is not None],
+                scoring=[row for arm in arms for run in arm.runs for row in run.scoring],
             )
         )
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from robotrl.errors import DataError
 from robotrl.report.reward_truth import RewardTruth
+from robotrl.report.scoring_table import ScoringRow, scoring_rows
 from robotrl.run.directory import Run
 from robotrl.run.locking import is_being_written
 from robotrl.run.logs import read_scalars
@@ -51,6 +52,8 @@ class RunHistory(NamedTuple):
     """Version of robotrl that began it; "" if unknown."""
     reward_truth: RewardTruth | None = None
     """Reward and truth of its iterations; None if it learns from the sim's own reward."""
+    scoring: tuple[ScoringRow, ...] = ()
+    """Its reward sources that score beside the sim."""
 
     def setting(self, field: str) -> Any:
         """Value of a config field; None if the run's config lacks it."""
@@ -80,6 +83,7 @@ def read_history(path: Path) -> RunHistory:
         picture=drawn[-1] if drawn else None,
         version=_version(path),
         reward_truth=_reward_truth(str(path), records, run.config),
+        scoring=tuple(scoring_rows(str(path), last)),
     )
 
 

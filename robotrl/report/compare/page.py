@@ -9,6 +9,7 @@ from typing import NamedTuple
 from robotrl.report.compare.curves import ArmCurve, arm_class, arm_curves
 from robotrl.report.document import document
 from robotrl.report.reward_truth import RewardTruth, reward_truth_section
+from robotrl.report.scoring_table import ScoringRow, scoring_section
 from robotrl.report.text import esc, number, percent
 
 STYLES = ("style.css", "compare.css")
@@ -96,6 +97,7 @@ class ComparePage:
         pictures: rollouts, one for each arm.
         command: command that makes the page again.
         reward_truth: reward and truth of the runs that learn from reward sources.
+        scoring: reward sources that score beside the sim.
     """
 
     title: str
@@ -112,6 +114,7 @@ class ComparePage:
     pictures: Sequence[ArmPicture]
     command: str = ""
     reward_truth: Sequence[RewardTruth] = ()
+    scoring: Sequence[ScoringRow] = ()
 
 
 def render_comparison(page: ComparePage) -> str:
@@ -122,6 +125,7 @@ def render_comparison(page: ComparePage) -> str:
         _curves(page, page.success, "Success during training", "success", True),
         _curves(page, page.returns, "Return during training", "return", False),
         reward_truth_section(page.reward_truth),
+        scoring_section(page.scoring),
         _fields(page),
         _pictures(page),
         _runs(page),

@@ -1,0 +1,76 @@
+"""Table of what scored a run's steps beside the sim, for pages of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from robotrl.report.text import esc
+
+COLUMNS: tuple[tuple[str, str], ...] = (
+    ("requests_paid", "scored"),
+    ("hit_rate", "known"),
+    ("dropped", "dropped"),
+    ("refused", "over budget"),
+    ("invalid", "invalid"),
+    ("timed_out", "too late"),
+    ("latency_p50_s", "latency, median"),
+    ("latency_p95_s", "latency, 95 %"),
+    ("queue_length", "waiting"),
+    ("worker_restarts", "workers lost"),
+)
+"""Metrics of the scoring service, and their heads."""
+SHARES = frozenset({"hit_rate", "dropped", "refused", "invalid", "timed_out"})
+
+
+class ScoringRow(NamedTuple):
+    """A reward source of a run that scores beside the sim."""
+
+    run: str
+    source: str
+    metrics: Mapping[str, float]
+    """Last values, by name of the metric; `valid` and `age` are those of the last iteration's steps."""
+
+
+def scoring_rows(run: str, last: Mapping[str, float]) -> list[ScoringRow]:
+    """Rows of a run, from its last scalars."""
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in last.items():
+        first, _, rest = name.partition("/")
+        source, _, metric = rest.rpartition("/")
+        if first == "scoring" and source:
+            rows.setdefault(source, {})[metric] = value
+    for source, metrics in rows.items():
+        for key in ("valid", "age"):
+            if f"reward_{key}/{source}" in last:
+                metrics[key] = last[f"reward_{key}/{source}"]
+    return [ScoringRow(run, source, metrics) for source, metrics in rows.items()]
+
+
+def scoring_section(rows: Sequence[ScoringRow]) -> str:
+    """Section with one row a source; empty without rows."""
+    if not rows:
+        return ""
+    heads = ("run", "reward", "steps with a score", "mean age, steps", *(head for _, head in COLUMNS))
+    body = ""
+    for row in rows:
+        texts = [_shown("hit_rate", row.metrics.get("valid")), _shown("", row.metrics.get("age"))]
+        texts += [_shown(key, row.metrics.get(key)) for key, _ in COLUMNS]
+        cells = "".join(f'<td class="n">{esc(text)}</td>' for text in texts)
+        body += f"<tr><td>{esc(row.run)}</td><td><code>{esc(row.source)}</code></td>{cells}</tr>"
+    head = "".join(f"<th>{esc(text)}</th>" for text in heads)
+    return (
+        "<section><h2>Scoring beside the sim</h2><p>Steps of the last iteration, and counts since the start of the "
+        f'process.</p><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        "</section>"
+    )
+
+
+def _shown(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key in SHARES:
+        return f"{100 * value:.1f} %"
+    if key.endswith("_s"):
+        return f"{1000 * value:.0f} ms"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
