@@ -163,6 +163,7 @@ class EpisodeSimilarity:
         return {
             "due_in": np.array(self._due_in),
             "pending": np.array(self._scenes.pending),
+            "paid": np.array(self._scenes.paid),
             "total": torch.stack([one.total for one in self._running]).numpy(),
             "scored": np.array([one.scored for one in self._running]),
         }
@@ -175,6 +176,7 @@ class EpisodeSimilarity:
                 " scores are lost, and the run goes on, not exactly",
                 stacklevel=2,
             )
+        self._scenes.charge(max(0, int(state["paid"]) - self._scenes.paid))
         self._due_in = int(state["due_in"])
         totals = torch.from_numpy(state["total"].copy())
         self._running = [OpenEpisode(total, int(scored)) for total, scored in zip(totals, state["scored"], strict=True)]

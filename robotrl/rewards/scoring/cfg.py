@@ -37,7 +37,7 @@ class ServiceCfg:
     """Answers kept in memory for pictures that come again, the least recently used leaves first; 0 to 67108864, 0 keeps
     none."""
     max_requests: int | None = None
-    """Budget: pictures that the scorer is asked about in one run of the service, 0 or more; answers that are known
+    """Budget: pictures that the scorer is asked about in a run, its resumes included, 0 or more; answers that are known
     already are free. None: no limit."""
     threads: int = 1
     """Threads of torch and of linear algebra in each worker, 1 to 1024."""

@@ -224,6 +224,17 @@ class ScoringService:
             counts = {"queue_length": float(requests.waiting), "requests_paid": float(requests.paid)}
             return counts | self._ledger.counters.scalars()
 
+    @property
+    def paid(self) -> int:
+        """Number of pictures that were paid for, see `max_requests`."""
+        with self._lock():
+            return self._ledger.requests.paid
+
+    def charge(self, count: int) -> None:
+        """Count pictures that were paid for before, by the run that this one goes on with."""
+        with self._lock():
+            self._ledger.requests.paid += count
+
     def _raise_failed(self) -> None:
         if self._dispatcher.error is not None:
             raise self._dispatcher.error

@@ -74,6 +74,15 @@ class SceneScores:
         outputs = torch.from_numpy(found.outputs[found.valid])
         return SceneAnswers(tickets // self._num_envs, tickets % self._num_envs, outputs)
 
+    @property
+    def paid(self) -> int:
+        """Number of pictures that were paid for."""
+        return self._scores.paid
+
+    def charge(self, count: int) -> None:
+        """Count pictures that were paid for before the run was resumed."""
+        self._scores.charge(count)
+
     def metrics(self) -> dict[str, float]:
         """Scalars to log, of the service."""
         return self._scores.metrics()

@@ -86,6 +86,15 @@ class PictureScores(Protocol):
         """Number of tickets without an answer yet."""
         ...
 
+    @property
+    def paid(self) -> int:
+        """See `ScoringService.paid`."""
+        ...
+
+    def charge(self, count: int) -> None:
+        """See `ScoringService.charge`."""
+        ...
+
     def metrics(self) -> dict[str, float]:
         """See `ScoringService.metrics`."""
         ...
@@ -102,6 +111,7 @@ class ImmediateScores:
     """Scores pictures in the process and at the moment of their submission; a `PictureScores`."""
 
     pending = 0
+    paid = 0
     room = UNBOUNDED
 
     def __init__(self, scorer: PictureScorer) -> None:
@@ -126,6 +136,9 @@ class ImmediateScores:
     def wait(self, limit_s: float) -> Answers:
         """See `ScoringService.wait`; does not wait."""
         return self.collect()
+
+    def charge(self, count: int) -> None:
+        """See `ScoringService.charge`; nothing is paid for here."""
 
     def metrics(self) -> dict[str, float]:
         """See `ScoringService.metrics`: none."""

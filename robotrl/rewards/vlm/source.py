@@ -201,6 +201,7 @@ class LanguageReward:
         return {
             "due_in": np.array(self._due_in),
             "pending": np.array(self._scenes.pending),
+            "paid": np.array(self._scenes.paid),
             "known": self._ages(self._known),
             "asked": self._ages(self._asked),
             "outputs": self._outputs.numpy().copy(),
@@ -220,6 +221,7 @@ class LanguageReward:
                 " they are lost, and the run goes on, not exactly",
                 stacklevel=2,
             )
+        self._scenes.charge(max(0, int(state["paid"]) - self._scenes.paid))
         self._due_in = int(state["due_in"])
         for place, ages in ((self._known, state["known"]), (self._asked, state["asked"])):
             age = torch.from_numpy(ages.copy())

@@ -24,6 +24,7 @@ from tests.kits.late_kit import WEIGHT, NumberCfg, late_sim, numbers
 from tests.kits.scoring_kit import DIE, NAN, SLOW, make_scorer
 from tests.kits.walk_sim import Walk
 
+SERVICE_OF_FOUR = ServiceCfg(batch_size=2, flush_after_s=0.005, cache_frames=0, max_requests=4)
 DELAYED: dict[str, Any] = {"delay_s": 0.02}
 
 
@@ -72,12 +73,12 @@ def test_a_rollout_has_all_scores_before_its_advantages(horizon: int) -> None:
 class Immediate:
     """Scores at once, as `ImmediateScores` does, by the tests' scorer."""
 
-    pending, room = 0, 1 << 40
+    pending, paid, room = 0, 0, 1 << 40
 
     def __init__(self) -> None:
         self._inner = ImmediateScores(make_scorer())
         self.submit, self.collect, self.wait = self._inner.submit, self._inner.collect, self._inner.wait
-        self.metrics, self.close = self._inner.metrics, self._inner.close
+        self.metrics, self.charge, self.close = self._inner.metrics, self._inner.charge, self._inner.close
 
 
 def test_100_000_delayed_and_reordered_scores_land_on_their_steps() -> None:
@@ -193,6 +194,24 @@ def test_a_state_with_scores_on_their_way_is_not_resumed_exactly_and_says_so() -
     with pytest.warns(UserWarning, match=r"reward 'number': 2 scores were on their way .* not exactly"):
         made.set_state(state)
     made.close()
+
+
+def test_a_resumed_run_has_the_rest_of_its_budget() -> None:
+    cfg = NumberCfg(service=SERVICE_OF_FOUR)
+    made: Any = late_sim(Walk(2), cfg)
+    made.reset(seed=0)
+    made.step(torch.zeros(2, 1))
+    made.late_rewards(wait=True)
+    state = made.get_state()
+    made.close()
+    again: Any = late_sim(Walk(2), cfg)
+    again.reset(seed=0)
+    again.set_state(state)
+    for _ in range(3):
+        again.step(torch.zeros(2, 1))
+        again.late_rewards(wait=True)
+    assert again.rewards.sources[0].source.metrics()["requests_paid"] == 4  # two before, two after
+    again.close()
 
 
 def test_what_is_gone_from_a_replay_is_counted() -> None:
