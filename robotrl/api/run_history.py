@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robotrl.errors import DataError
+from robotrl.report.compare.scoring_table import ScoringRow, scoring_rows
 from robotrl.report.reward_truth import RewardTruth
-from robotrl.report.scoring_table import ScoringRow, scoring_rows
 from robotrl.run.directory import Run
 from robotrl.run.locking import is_being_written
 from robotrl.run.logs import read_scalars

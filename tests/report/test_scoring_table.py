@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robotrl.report.scoring_table import scoring_rows, scoring_section
+from robotrl.report.compare.scoring_table import scoring_rows, scoring_section
 
 
 def test_rows_are_read_from_the_last_scalars() -> None:

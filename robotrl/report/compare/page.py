@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from robotrl.report.compare.curves import ArmCurve, arm_class, arm_curves
+from robotrl.report.compare.scoring_table import ScoringRow, scoring_section
 from robotrl.report.document import document
 from robotrl.report.reward_truth import RewardTruth, reward_truth_section
-from robotrl.report.scoring_table import ScoringRow, scoring_section
 from robotrl.report.text import esc, number, percent
 
 STYLES = ("style.css", "compare.css")
