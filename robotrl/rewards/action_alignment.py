@@ -107,6 +107,7 @@ class ActionAlignmentTerm:
         self._neighbors |= torch.eye(count, dtype=torch.bool)
         self._temperature, self._edges = cfg.temperature, torch.tensor(cfg.edges)
         self._context = _observed(sim, cfg.context) if cfg.contexts else None
+        self.obs_keys = () if self._context is None else (self._context[0],)
         self._seen = torch.zeros(0)
         self._calibration, self._standard = cfg.calibration, cfg.standard
 

@@ -77,6 +77,7 @@ class EpisodeSimilarity:
 
     fallback = 0.0
     end_at: float | None = None
+    obs_keys: tuple[str, ...] = ()
 
     def __init__(self, cfg: EpisodeSimilarityCfg, sim: VecSim) -> None:
         cfg.check(NAME)

@@ -95,7 +95,11 @@ class RewardedSim(WrappedSim):
 
     def on_present(self, obs: Arrays) -> None:
         """Keep the observations from which the next step starts."""
-        self._obs = {key: x.clone() for key, x in obs.items()} if self.buffers_are_reused else obs
+        if not self.buffers_are_reused:
+            self._obs = obs
+            return
+        # pictures are large, and copied only for a source that looks at them
+        self._obs = {key: x.clone() for key, x in obs.items() if self.rewards.reads_before(key)}
 
 
 class LateRewardedSim(RewardedSim):

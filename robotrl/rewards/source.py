@@ -95,6 +95,14 @@ class LateScores(NamedTuple):
 
 
 @runtime_checkable
+class ReadsObs(Protocol):
+    """A `RewardSource` that reads only some of the observations before the step, so that the others need no copy."""
+
+    obs_keys: tuple[str, ...]
+    """Their keys."""
+
+
+@runtime_checkable
 class LateRewardSource(Protocol):
     """A `RewardSource` whose scores may come later than their steps, e.g. from another process."""
 

@@ -60,6 +60,7 @@ class ThresholdTerm:
     """
 
     notes_width = 0
+    obs_keys: tuple[str, ...] = ()
 
     def __init__(self, window: CalibratedWindow) -> None:
         self._window = window

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError
-from robotrl.rewards.source import LateRewardSource, RewardSource, Score, SimTransition, contribution
+from robotrl.rewards.source import LateRewardSource, ReadsObs, RewardSource, Score, SimTransition, contribution
 from robotrl.spec.late_rewards import LateRewards
 
 IDENTITY, WEIGHT = "identity", "weight"
@@ -78,6 +78,11 @@ class WeightedRewards:
             parts.append(contribution(score, source.fallback))
             info |= {f"reward/{name}": parts[-1], f"reward_valid/{name}": score.valid, f"reward_age/{name}": score.age}
         return weighted_sum(parts, [one.weight for one in self.sources]), info
+
+    def reads_before(self, key: str) -> bool:
+        """True if a source may read this observation of before the step."""
+        sources = (one.source for one in self.sources)
+        return any(key in source.obs_keys if isinstance(source, ReadsObs) else True for source in sources)
 
     @property
     def may_be_late(self) -> bool:

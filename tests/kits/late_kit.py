@@ -54,6 +54,7 @@ class PlainTerm:
     """The first output, plus the position that the step reached; it has seen so many outputs."""
 
     notes_width = 1
+    obs_keys: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.seen = 0

@@ -53,6 +53,8 @@ class SceneTerm(Protocol):
 
     notes_width: int
     """S."""
+    obs_keys: tuple[str, ...]
+    """Observations of before the step that `notes` reads."""
 
     def notes(self, transition: SimTransition) -> Tensor:
         """(N, S) float32: what the reward of a step depends on besides its picture."""
@@ -115,6 +117,7 @@ class LanguageReward:
     ) -> None:
         self._cfg, self._name, self._scenes, self._term = cfg, name, scenes, term
         self.identity = identity
+        self.obs_keys = term.obs_keys
         self._recent = RecentSteps(num_envs, cfg.kept_steps, term.notes_width)
         self._clock = cfg.kept_steps  # so that the pictures of a restored state have numbers above `NONE`
         self._due_in = 0

@@ -85,6 +85,7 @@ class WindowedTerm:
     def __init__(self, raw: RawScore, window: CalibratedWindow, shape: Shape) -> None:
         self._raw, self._window, self._shape = raw, window, shape
         self.notes_width = shape.width
+        self.obs_keys: tuple[str, ...] = ()
 
     def notes(self, transition: SimTransition) -> Tensor:
         """See `SceneTerm.notes`."""

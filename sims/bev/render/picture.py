@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +37,15 @@ LAYERS = (
 EGO, EGO_MOTION = (250, 214, 90), (252, 236, 176)
 
 
+@cache
 def colors() -> NDArray[np.uint8]:
-    """Colour table (1 << raster.BITS, 3) of all packed pixel values."""
+    """Colour table (1 << raster.BITS, 3) of all packed pixel values; read-only."""
     bits = np.arange(1 << raster.BITS)
     out = np.empty((len(bits), 3), np.uint8)
     out[:] = BACKGROUND
     for bit, color in LAYERS:
         out[bits & bit > 0] = color
+    out.flags.writeable = False
     return out
 
 
@@ -61,7 +64,7 @@ def draw(core: DrivingCore, ids: Sequence[int], camera: str, width: int, height:
     core.machine.wait()
     views = raster.make_views(np.zeros, raster.RasterCfg(height, width, ppm, BEHIND), core.num_envs, packed=True)
     draw_envs(core.bank.arrays, core.world, views, raster.channel_table(), envs, 0, len(envs))
-    out = colors()[views.packed[envs]]
+    out = colors().take(views.packed[envs], axis=0)  # a quarter of the time of an index
     middle_row, middle_column = height * (1 - BEHIND), width / 2
     half, wide = 0.5 * ppm * core.world.agents["length"][0, 0], 0.5 * ppm * core.world.agents["width"][0, 0]
     thin = 0.3 * ppm
