@@ -24,7 +24,7 @@ class MetricRow(NamedTuple):
 
     label: str
     about: str
-    """What the number compares, in a few words."""
+    """Comparison that the number states, in a few words."""
     cells: Sequence[tuple[float, float, float] | None]
     """Value and ends of its interval, for each column; None where there is no truth to compare with."""
 

@@ -13,7 +13,7 @@ NO_EPISODE, LOST_EPISODE = -1, -2
 
 
 class LoggedStep(NamedTuple):
-    """What a step of a rollout was part of."""
+    """Decision and episode that a step of a rollout belongs to."""
 
     row: Tensor
     """(N,) int64: row of its decision in the rollout."""
@@ -24,7 +24,7 @@ class LoggedStep(NamedTuple):
 
 
 class StepLog:
-    """What each step of a rollout was part of.
+    """Decision and episode of each step of a rollout.
 
     Args:
         num_envs: N.

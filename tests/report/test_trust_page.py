@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from robotrl.report.replay import EpisodePictures, StepCurve
@@ -18,8 +20,8 @@ TABLE = MetricTable(["<b>", "other"], [MetricRow("AUC", "of it", [(0.93, 0.88, 0
 VERDICT = RewardVerdict("<b>", "not judged", ["not judged: all 3 episodes failed", "valid on 5 % of the steps"])
 
 
-def page(**more: object) -> str:
-    fields: dict[str, object] = {
+def page(**more: Any) -> str:
+    fields: dict[str, Any] = {
         "title": "Reward <b> on a sim",
         "verdict": "<b> tells",
         "lede": "3 rollouts",
@@ -27,7 +29,7 @@ def page(**more: object) -> str:
         "verdicts": [VERDICT],
         "metrics": TABLE,
     }
-    return render_trust(TrustPage(**{**fields, **more}))  # type: ignore[arg-type]
+    return render_trust(TrustPage(**{**fields, **more}))
 
 
 def test_verdicts_and_numbers_with_their_intervals() -> None:

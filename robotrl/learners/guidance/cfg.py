@@ -57,7 +57,7 @@ class GuidanceCfg:
     endpoint: EndpointCfg = field(default_factory=EndpointCfg)
     """The served vision-language model."""
     prompt: str = ""
-    """What the model is asked about the picture; the form of the answer is added."""
+    """Question to the model about the picture; the form of the answer is added."""
     view: str | None = None
     """Observed picture or camera that the model sees. None: the first."""
     pixels: int = 224

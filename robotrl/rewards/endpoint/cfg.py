@@ -46,8 +46,8 @@ class EndpointCfg:
     temperature: float = 0.0
     """Sampling temperature, 0 to 2."""
     reply_format: ReplyFormat = "json_schema"
-    """How the server is told to answer in JSON: by a schema, as any JSON object, or only in the prompt ("text"), for
-    servers that know no `response_format`."""
+    """Request for JSON: by a schema, as any JSON object, or only in the prompt ("text"), for servers that know no
+    `response_format`."""
     max_requests: int | None = None
     """Budget: HTTP calls in the whole run, retries included, 0 or more. None: no limit."""
     max_cost: float | None = None

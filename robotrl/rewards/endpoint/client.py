@@ -191,7 +191,7 @@ class ChatEndpoint:
             return counts | self._budget.state() | self._ledger.counters.scalars()
 
     def state(self) -> dict[str, float]:
-        """What was paid so far, so that a resumed run keeps to its budget."""
+        """Calls and money paid so far, so that a resumed run keeps to its budget."""
         with self._changed:
             return self._budget.state()
 

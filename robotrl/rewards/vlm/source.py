@@ -158,9 +158,9 @@ class LanguageReward:
         picture, env, outputs = (x[kept] for x in answers)
         self._term.see(outputs, self._recent.notes[self._recent.row(picture), env])
         newer = (picture >= self._began[env]) & (picture > self._known[env])
-        order = torch.argsort(picture[newer])  # of several answers for one env the newest comes last
-        for i in torch.nonzero(newer).squeeze(1)[order].tolist():
-            self._known[env[i]], self._outputs[env[i]] = picture[i], outputs[i]
+        newest = self._known.scatter_reduce(0, env[newer], picture[newer], "amax")
+        newer &= picture == newest[env]  # of several answers for one env
+        self._known[env[newer]], self._outputs[env[newer]] = picture[newer], outputs[newer]
         steps = self._recent.referring(picture, env, self._cfg.max_age, end)
         row = self._recent.row(steps.step)
         value, valid = self._term.value(outputs[steps.answer], self._recent.notes[row, steps.env])
