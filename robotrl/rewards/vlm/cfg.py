@@ -50,7 +50,8 @@ class PictureRewardCfg:
         where = f"reward.{name}"
         check_count(f"{where}.every", self.every, 1, 100_000, "a number of steps")
         check_count(f"{where}.max_age", self.max_age, 0, 100_000, "a number of steps")
-        check_count(f"{where}.kept_steps", self.kept_steps, self.max_age + 1, 10_000_000, f"{where}.max_age + 1")
+        more = "a number of steps, more than max_age,"
+        check_count(f"{where}.kept_steps", self.kept_steps, self.max_age + 1, 10_000_000, more)
         check_number(f"{where}.wait_s", self.wait_s, 0.0, LONGEST_S, "s")
         if self.device not in DEVICES:
             raise unknown(f"{where}.device", self.device, DEVICES)
