@@ -23,6 +23,9 @@ class ChatCall(NamedTuple):
     number: int
     prompt: str
     picture: NDArray[np.uint8] | None
+    """The only picture, or the last one."""
+    frames: tuple[NDArray[np.uint8], ...]
+    """All pictures, in the order of the message."""
     body: dict[str, Any]
     authorization: str | None
 
@@ -177,13 +180,13 @@ def completion(text: str | None, usage: tuple[int, int] | None) -> dict[str, Any
 def _seen(number: int, body: dict[str, Any], authorization: str | None) -> ChatCall:
     parts = body["messages"][-1]["content"]
     text = next(part["text"] for part in parts if part["type"] == "text")
-    picture = None
+    frames: list[NDArray[np.uint8]] = []
     for part in parts:
         if part["type"] == "image_url":
             kind, data = part["image_url"]["url"].split(",", 1)
             assert kind == "data:image/png;base64"
-            picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
-    return ChatCall(number, text, picture, body, authorization)
+            frames.append(np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")))
+    return ChatCall(number, text, frames[-1] if frames else None, tuple(frames), body, authorization)
 
 
 _OTHER = {

@@ -18,10 +18,10 @@ from robotrl.rewards.endpoint.budget import CallBudget
 from robotrl.rewards.endpoint.call import RETRIED, CallFault, CallResult, HttpCall
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.endpoint.ledger import ChatLedger, ChatRequest
-from robotrl.rewards.endpoint.protocol import check_picture, identity_of, read_completion, request_body, request_key
+from robotrl.rewards.endpoint.protocol import check_shown, identity_of, read_completion, request_body, request_key
 from robotrl.rewards.endpoint.replies import ReplySchema, parse_reply
 from robotrl.rewards.scoring.answer_files import AnswerFiles
-from robotrl.rewards.scoring.ledger import Answers
+from robotrl.rewards.scoring.ledger import Answers, check_new_tickets
 from robotrl.run.locking import stop_requested
 
 POLL_S = 0.1
@@ -72,8 +72,7 @@ class ChatEndpoint:
             return None
         identity = identity_of(self._cfg, self._reply)
         files = AnswerFiles(directory, identity, self._reply.num_outputs, None, f"{self._field}.answers")
-        if files.damaged:
-            warnings.warn(f"{files.damaged} damaged answers in {files.folder} are asked for again", stacklevel=3)
+        files.warn_of_damage()
         return files
 
     @property
@@ -87,6 +86,12 @@ class ChatEndpoint:
         with self._changed:
             return self._ledger.pending
 
+    @property
+    def room(self) -> int:
+        """Number of requests that a `submit` of now would not drop."""
+        with self._changed:
+            return self._ledger.room
+
     def submit(
         self, tickets: NDArray[np.int64], prompts: Sequence[str], pictures: NDArray[np.uint8] | None = None
     ) -> NDArray[np.bool_]:
@@ -95,7 +100,7 @@ class ChatEndpoint:
         Args:
             tickets: (n,) unique numbers of the caller, by which it knows the answers.
             prompts: (n,) texts; the form of the answer is added.
-            pictures: (n, h, w, 3) uint8, copied; None: text alone.
+            pictures: (n, h, w, 3) uint8, or clips (n, T, h, w, 3), the oldest frame first; copied. None: text alone.
 
         Returns:
             (n,): whether each was accepted. Others were dropped, as the queue was full, or refused, as the budget was
@@ -111,28 +116,21 @@ class ChatEndpoint:
         shown = [None] * len(prompts) if pictures is None else [np.array(one, order="C") for one in pictures]
         if len(shown) != len(prompts):
             raise ConfigError(f"pictures are {len(shown)}: expected {len(prompts)}, as many as prompts")
-        for picture in shown:
-            if picture is not None:
-                check_picture(picture)
-        keys = [request_key(prompt, picture) for prompt, picture in zip(prompts, shown, strict=True)]
+        for one in shown:
+            if one is not None:
+                check_shown(one)
+        keys = [request_key(prompt, one) for prompt, one in zip(prompts, shown, strict=True)]
         with self._changed:
             if not self._open:
                 raise RobotrlError("the endpoint's client is closed: expected an open one")
-            self._check_new(tickets.tolist())
+            check_new_tickets(tickets.tolist(), self._ledger.known)
             rows = zip(tickets.tolist(), keys, prompts, shown, strict=True)
             accepted = np.array([self._offer(*row) for row in rows], np.bool_)
             self._changed.notify_all()
         self._warn()
         return accepted
 
-    def _check_new(self, tickets: list[int]) -> None:
-        seen = set[int]()
-        for ticket in tickets:
-            if ticket in seen or self._ledger.known(ticket):
-                raise ConfigError(f"ticket {ticket} was submitted before and is not collected: expected a new one")
-            seen.add(ticket)
-
-    def _offer(self, ticket: int, key: bytes, prompt: str, picture: NDArray[np.uint8] | None) -> bool:
+    def _offer(self, ticket: int, key: bytes, prompt: str, shown: NDArray[np.uint8] | None) -> bool:
         ledger, now_s = self._ledger, time.monotonic()
         ledger.counters.submitted += 1
         if ledger.hit(ticket, key, now_s):
@@ -141,10 +139,10 @@ class ChatEndpoint:
         if self._budget.spent:
             self._refuse(1)
             return False
-        if ledger.full:
+        if not ledger.room:
             ledger.counters.dropped += 1
             return False
-        ledger.add(ticket, key, prompt, picture, now_s)
+        ledger.add(ticket, key, prompt, shown, now_s)
         return True
 
     def _refuse(self, count: int) -> None:
@@ -262,7 +260,7 @@ class ChatEndpoint:
 
     def _ask(self, request: ChatRequest) -> None:
         """Get the answer of a request, with retries."""
-        body = request_body(self._cfg, self._reply, request.prompt, request.picture)
+        body = request_body(self._cfg, self._reply, request.prompt, request.shown)
         for attempt in range(self._cfg.retries + 1):
             call = self._begin(request)
             if call is None:

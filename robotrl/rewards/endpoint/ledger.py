@@ -17,7 +17,7 @@ from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.endpoint.counters import EndpointCounters
 from robotrl.rewards.scoring.answer_files import AnswerFiles
 from robotrl.rewards.scoring.cache import AnswerCache
-from robotrl.rewards.scoring.ledger import Answers
+from robotrl.rewards.scoring.ledger import Answers, ReadyAnswers
 
 CACHED = 65536
 """Answers kept in memory."""
@@ -29,7 +29,8 @@ class ChatRequest:
 
     key: bytes
     prompt: str
-    picture: NDArray[np.uint8] | None
+    shown: NDArray[np.uint8] | None
+    """Picture (h, w, 3) or clip (T, h, w, 3)."""
     deadline_s: float
     tickets: dict[int, float]
     """Tickets that want the answer, with the times when they were submitted."""
@@ -56,7 +57,7 @@ class ChatLedger:
         # in the order of their deadlines: all have the same time limit
         self._open = OrderedDict[bytes, ChatRequest]()
         self._by_ticket = dict[int, ChatRequest]()
-        self._ready = dict[int, tuple[NDArray[np.float32] | None, float]]()
+        self._ready: ReadyAnswers = {}
 
     @property
     def pending(self) -> int:
@@ -69,9 +70,9 @@ class ChatLedger:
         return len(self._waiting)
 
     @property
-    def full(self) -> bool:
-        """True if no further request can be added."""
-        return len(self._open) >= self._cfg.queue_size
+    def room(self) -> int:
+        """Number of requests that can be added."""
+        return max(0, self._cfg.queue_size - len(self._open))
 
     def known(self, ticket: int) -> bool:
         """True if a ticket is open or its answer is to be collected."""
@@ -93,9 +94,9 @@ class ChatLedger:
         self._by_ticket[ticket] = request
         return True
 
-    def add(self, ticket: int, key: bytes, prompt: str, picture: NDArray[np.uint8] | None, now_s: float) -> None:
+    def add(self, ticket: int, key: bytes, prompt: str, shown: NDArray[np.uint8] | None, now_s: float) -> None:
         """Open a request."""
-        request = ChatRequest(key, prompt, picture, now_s + self._cfg.timeout_s, {ticket: now_s})
+        request = ChatRequest(key, prompt, shown, now_s + self._cfg.timeout_s, {ticket: now_s})
         self._open[key] = request
         self._by_ticket[ticket] = request
         self._waiting.append(request)
@@ -170,13 +171,4 @@ class ChatLedger:
     def take(self, num_outputs: int) -> Answers:
         """Return all answers that were not collected, with K outputs each."""
         ready, self._ready = self._ready, {}
-        outputs = np.full((len(ready), num_outputs), np.nan, np.float32)
-        for row, (found, _) in zip(outputs, ready.values(), strict=True):
-            if found is not None:
-                row[:] = found
-        return Answers(
-            np.fromiter(ready, np.int64, len(ready)),
-            outputs,
-            np.array([found is not None for found, _ in ready.values()], np.bool_),
-            np.array([waited_s for _, waited_s in ready.values()], np.float64),
-        )
+        return Answers.of(ready, num_outputs)

@@ -35,19 +35,20 @@ class Completion(NamedTuple):
     """None where the response does not say."""
 
 
-def request_body(cfg: EndpointCfg, reply: ReplySchema, prompt: str, picture: NDArray[np.uint8] | None) -> bytes:
+def request_body(cfg: EndpointCfg, reply: ReplySchema, prompt: str, shown: NDArray[np.uint8] | None) -> bytes:
     """JSON body of a request.
 
     Args:
         cfg: settings.
         reply: form of the answer, which the prompt's end describes.
         prompt: text.
-        picture: (h, w, 3) RGB, sent as a PNG in a data URL.
+        shown: RGB picture (h, w, 3), or a clip (T, h, w, 3), the oldest frame first; each is a PNG in a data URL.
     """
     text = f"{prompt.rstrip()}\n{reply.instruction()}"
     content: list[dict[str, Any]] = [{"type": "text", "text": text}]
-    if picture is not None:
-        content.append({"type": "image_url", "image_url": {"url": data_url(picture)}})
+    if shown is not None:
+        frames = shown[None] if shown.ndim == 3 else shown
+        content += [{"type": "image_url", "image_url": {"url": data_url(frame)}} for frame in frames]
     body: dict[str, Any] = {
         "model": cfg.model,
         "messages": [{"role": "user", "content": content}],
@@ -103,19 +104,20 @@ def identity_of(cfg: EndpointCfg, reply: ReplySchema) -> str:
     return json.dumps(["chat completions", *settings])
 
 
-def request_key(prompt: str, picture: NDArray[np.uint8] | None) -> bytes:
-    """Hash of a request to one endpoint."""
-    digest = hashlib.sha256(json.dumps([prompt, None if picture is None else picture.shape]).encode())
-    if picture is not None:
-        digest.update(picture.data)
+def request_key(prompt: str, shown: NDArray[np.uint8] | None) -> bytes:
+    """Hash of a request to one endpoint; see `request_body` for the pictures."""
+    digest = hashlib.sha256(json.dumps([prompt, None if shown is None else shown.shape]).encode())
+    if shown is not None:
+        digest.update(shown.data)
     return digest.digest()[:KEY_BYTES]
 
 
-def check_picture(picture: NDArray[np.uint8]) -> None:
-    """Check that a picture can be sent.
+def check_shown(shown: NDArray[np.uint8]) -> None:
+    """Check that a picture or clip can be sent.
 
     Raises:
-        ConfigError: it is not uint8 of shape (h, w, 3).
+        ConfigError: it is not uint8 of shape (h, w, 3) or (T, h, w, 3).
     """
-    if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3 or not picture.size:
-        raise ConfigError(f"picture is {picture.dtype} of shape {picture.shape}: expected uint8 of shape (h, w, 3)")
+    if shown.dtype != np.uint8 or shown.ndim not in (3, 4) or shown.shape[-1] != 3 or not shown.size:
+        expected = "uint8 of shape (h, w, 3), or (T, h, w, 3) for a clip"
+        raise ConfigError(f"picture is {shown.dtype} of shape {shown.shape}: expected {expected}")

@@ -68,6 +68,39 @@ class ChoiceReply:
 
 
 @dataclass(frozen=True)
+class WordReply:
+    """One of some words, as `{"answer": "safe"}`; its number is the word's place."""
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_count("words", len(self.words), 2, MOST_CHOICES, "a number of words")
+        if len(set(self.words)) < len(self.words) or not all(word.strip() for word in self.words):
+            raise out_of_range("words", self.words, "different words, none of them empty")
+
+    @property
+    def num_outputs(self) -> int:
+        """See `ReplySchema.num_outputs`."""
+        return 1
+
+    def instruction(self) -> str:
+        """See `ReplySchema.instruction`."""
+        named = ", ".join(json.dumps(word) for word in self.words)
+        return f'Answer with JSON only: {{"answer": WORD}}, where WORD is one of {named}.'
+
+    def json_schema(self) -> dict[str, Any]:
+        """See `ReplySchema.json_schema`."""
+        return _object("answer", {"type": "string", "enum": list(self.words)})
+
+    def numbers(self, value: object) -> NDArray[np.float32] | None:
+        """See `ReplySchema.numbers`."""
+        found = _only(value, "answer")
+        if not isinstance(found, str) or found not in self.words:
+            return None
+        return np.array([self.words.index(found)], np.float32)
+
+
+@dataclass(frozen=True)
 class NumbersReply:
     """A list of numbers, each in a range of its own, as `{"values": [0.5, -1.0]}`."""
 

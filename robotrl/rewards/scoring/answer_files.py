@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 import zlib
 from pathlib import Path
 
@@ -86,6 +87,11 @@ class AnswerFiles:
                 self._rows[body[:KEY_BYTES]] = body[KEY_BYTES:]
             else:
                 self.damaged += 1
+
+    def warn_of_damage(self) -> None:
+        """Warn of damaged rows, if there are any."""
+        if self.damaged:
+            warnings.warn(f"{self.damaged} damaged answers in {self.folder} are asked for again", stacklevel=4)
 
     def __len__(self) -> int:
         """Number of answers."""

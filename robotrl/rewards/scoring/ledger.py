@@ -6,13 +6,14 @@ Nothing here knows of processes or threads; the owner holds a lock.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.errors import ConfigError
 from robotrl.rewards.scoring.answer_files import AnswerFiles
 from robotrl.rewards.scoring.cache import AnswerCache
 from robotrl.rewards.scoring.cfg import ServiceCfg
@@ -38,6 +39,10 @@ ACCEPTED = frozenset({Offer.HIT, Offer.JOINED, Offer.QUEUED})
 """Offers that get an answer."""
 
 
+ReadyAnswers = dict[int, tuple[NDArray[np.float32] | None, float]]
+"""Outputs (K,), None where invalid, and waiting time, s, of answers that were not collected, by ticket."""
+
+
 class Answers(NamedTuple):
     """Answers that have arrived, each ticket once, in the order of their arrival."""
 
@@ -49,6 +54,37 @@ class Answers(NamedTuple):
     """(n,): False where an output is NaN or infinite, the scorer failed on the picture, or the answer took too long."""
     waited_s: NDArray[np.float64]
     """(n,) from the submission to the answer, s; 0 for one that was known."""
+
+    @classmethod
+    def of(cls, ready: ReadyAnswers, num_outputs: int) -> Answers:
+        """The answers of a table, with K outputs each."""
+        outputs = np.full((len(ready), num_outputs), np.nan, np.float32)
+        for row, (found, _) in zip(outputs, ready.values(), strict=True):
+            if found is not None:
+                row[:] = found
+        return cls(
+            np.fromiter(ready, np.int64, len(ready)),
+            outputs,
+            np.array([found is not None for found, _ in ready.values()], np.bool_),
+            np.array([waited_s for _, waited_s in ready.values()], np.float64),
+        )
+
+
+def check_new_tickets(tickets: Sequence[int], known: Callable[[int], bool]) -> None:
+    """Check tickets before they are submitted.
+
+    Args:
+        tickets: the tickets.
+        known: says of a ticket that it is open, or that its answer is to be collected.
+
+    Raises:
+        ConfigError: a ticket is known, or stands twice.
+    """
+    seen = set[int]()
+    for ticket in tickets:
+        if ticket in seen or known(ticket):
+            raise ConfigError(f"ticket {ticket} was submitted before and is not collected: expected a new one")
+        seen.add(ticket)
 
 
 class ScoreLedger:
@@ -68,8 +104,7 @@ class ScoreLedger:
         """Warnings for the trainer."""
         self._cache = AnswerCache(cfg.cache_frames)
         self._storing = True
-        self._ready = dict[int, tuple[NDArray[np.float32] | None, float]]()
-        """Outputs, None where invalid, and waiting time of answers that were not collected, by ticket."""
+        self._ready: ReadyAnswers = {}
 
     def known(self, ticket: int) -> bool:
         """True if a ticket is open or its answer is to be collected."""
@@ -182,13 +217,4 @@ class ScoreLedger:
     def take(self, num_outputs: int) -> Answers:
         """Return all answers that were not collected, with K outputs each."""
         ready, self._ready = self._ready, {}
-        outputs = np.full((len(ready), num_outputs), np.nan, np.float32)
-        for row, (found, _) in zip(outputs, ready.values(), strict=True):
-            if found is not None:
-                row[:] = found
-        return Answers(
-            np.fromiter(ready, np.int64, len(ready)),
-            outputs,
-            np.array([found is not None for found, _ in ready.values()], np.bool_),
-            np.array([waited_s for _, waited_s in ready.values()], np.float64),
-        )
+        return Answers.of(ready, num_outputs)

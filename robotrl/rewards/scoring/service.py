@@ -18,7 +18,7 @@ from robotrl.rewards.scoring.answer_files import AnswerFiles
 from robotrl.rewards.scoring.cache import picture_key
 from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.rewards.scoring.dispatcher import Dispatcher
-from robotrl.rewards.scoring.ledger import ACCEPTED, Answers, Offer, ScoreLedger
+from robotrl.rewards.scoring.ledger import ACCEPTED, Answers, Offer, ScoreLedger, check_new_tickets
 from robotrl.rewards.scoring.scorer import ScorerRecipe
 from robotrl.rewards.scoring.slots import PictureSlots, SlotShape
 from robotrl.rewards.scoring.worker import ScorerReady, WorkerSetup
@@ -85,8 +85,7 @@ class ScoringService:
     def _open_files(self, directory: str) -> AnswerFiles:
         height, width = self._slots.shape.height, self._slots.shape.width
         files = AnswerFiles(directory, self.identity, self.num_outputs, (height, width))
-        if files.damaged:
-            warnings.warn(f"{files.damaged} damaged answers in {files.folder} are asked for again", stacklevel=3)
+        files.warn_of_damage()
         return files
 
     @property
@@ -139,7 +138,7 @@ class ScoringService:
         end_s = time.monotonic() + (self._cfg.wait_s if self._cfg.when_full == "wait" else 0.0)
         with self._lock():
             self._raise_failed()
-            self._check_new(tickets.tolist())
+            check_new_tickets(tickets.tolist(), self._ledger.known)
             for row, (ticket, picture, key) in enumerate(zip(tickets.tolist(), contiguous, keys, strict=True)):
                 offer = self._ledger.offer(ticket, picture, key)
                 while offer is Offer.FULL and self._wait_for_room(end_s):
@@ -159,13 +158,6 @@ class ScoringService:
         self._changed.wait(min(left_s, POLL_S))
         self._raise_failed()
         return True
-
-    def _check_new(self, tickets: list[int]) -> None:
-        seen = set[int]()
-        for ticket in tickets:
-            if ticket in seen or self._ledger.known(ticket):
-                raise ConfigError(f"ticket {ticket} was submitted before and is not collected: expected a new one")
-            seen.add(ticket)
 
     def _check_pictures(self, tickets: NDArray[np.int64], pictures: NDArray[np.uint8]) -> None:
         if tickets.dtype != np.int64 or tickets.ndim != 1:

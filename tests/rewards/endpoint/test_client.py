@@ -75,6 +75,32 @@ def test_a_picture_goes_to_the_model_and_its_answer_comes_back():
     assert server.calls[0].authorization is None
 
 
+def test_a_clip_goes_to_the_model_frame_by_frame_the_oldest_first():
+    clips = np.arange(2 * 3, dtype=np.uint8).reshape(2, 3, 1, 1, 1) * np.ones((1, 1, 4, 6, 3), np.uint8)
+
+    def first_and_last(call):
+        assert [frame.shape for frame in call.frames] == [(4, 6, 3)] * 3
+        return {"values": [int(frame.max()) for frame in call.frames]}
+
+    with ChatServer(first_and_last) as server:
+        reply = NumbersReply((0.0,) * 3, (255.0,) * 3)
+        with ChatEndpoint(cfg_of(server, queue_size=2), reply) as client:
+            assert client.room == 2
+            assert client.submit(np.array([0, 1]), ["which?"] * 2, clips).all()
+            answers = client.wait(20.0)
+            # the same frames in another order are another request
+            assert client.submit(np.array([2]), ["which?"], clips[:1, ::-1]).all()
+            again = client.wait(20.0)
+            with raises_naming(ConfigError, "picture", "(1, 3, 4, 6, 3)"):
+                client.submit(np.array([3]), ["which?"], clips[None, :1])
+    assert by_ticket_all(answers) == {0: [0, 1, 2], 1: [3, 4, 5]}
+    assert by_ticket_all(again) == {2: [2, 1, 0]} and len(server.calls) == 3
+
+
+def by_ticket_all(answers):
+    return {int(t): o.tolist() for t, o in zip(answers.tickets, answers.outputs, strict=True)}
+
+
 def test_every_answer_is_on_its_own_ticket_whatever_the_order_of_thousands():
     rng = np.random.default_rng(0)
     delays = rng.uniform(0, 0.02, 8192)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from robotrl.errors import ConfigError
-from robotrl.rewards.endpoint.replies import ChoiceReply, NumbersReply, parse_reply
+from robotrl.rewards.endpoint.replies import ChoiceReply, NumbersReply, WordReply, parse_reply
 from tests.kits.refusals import raises_naming
 
 
@@ -39,6 +39,23 @@ choice 1
 )
 def test_anything_else_is_no_choice(text):
     assert parse_reply(text, ChoiceReply(4)) is None
+
+
+def test_one_of_some_words():
+    reply = WordReply(("safe", "a risk", "danger"))
+    for at, word in enumerate(reply.words):
+        found = parse_reply(f'{{"answer": "{word}"}}', reply)
+        assert found is not None and found.tolist() == [at]
+    for text in ('{"answer": "Safe"}', '{"answer": "safe "}', '{"answer": 0}', '{"answer": null}', '"safe"', "safe"):
+        assert parse_reply(text, reply) is None, text
+    assert '"safe", "a risk", "danger"' in reply.instruction()
+    assert reply.json_schema()["properties"]["answer"]["enum"] == ["safe", "a risk", "danger"]
+
+
+@pytest.mark.parametrize("words", [("safe",), ("safe", "safe"), ("safe", " ")])
+def test_words_that_cannot_be_told_apart_are_refused(words):
+    with raises_naming(ConfigError, "words"):
+        WordReply(words)
 
 
 def test_numbers_in_their_ranges():
