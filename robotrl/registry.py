@@ -260,6 +260,7 @@ REWARDS = Table(
         "success": "robotrl.rewards.success:SuccessRewardCfg",
         "task": "robotrl.rewards.task:TaskRewardCfg",
         "threshold": "robotrl.rewards.threshold:ThresholdCfg",
+        "vlm-score": "robotrl.rewards.served.vlm_score:VlmScoreCfg",
     },
     "robotrl.rewards",
 )

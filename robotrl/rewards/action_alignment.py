@@ -7,8 +7,10 @@ both are found from the first margins and then fixed, so that equal steps have e
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,31 +21,44 @@ from robotrl.errors import CapabilityError, ConfigError, check_count, check_numb
 from robotrl.fn.language_reward import alignment_margin
 from robotrl.rewards.rules import ActionLimits
 from robotrl.rewards.source import RewardSetup, SimTransition
+from robotrl.rewards.vlm.actions import require_action_captions
 from robotrl.rewards.vlm.cfg import PictureRewardCfg
 from robotrl.rewards.vlm.source import LanguageReward, Valued, check_prompts, language_reward
 from robotrl.rewards.vlm.window import NARROWEST
 from robotrl.spec import VecSim
+from robotrl.spec.captions import ActionCaptions
 
 NAME = "action-alignment"
 LIMIT, SCALE = 1.0, 0.25
 """Clip of the standardized margin, and its factor, as published."""
+TEMPERATURE = 0.07
+CONTEXT_FIELDS = (("contexts", "context", "edges"), ("commands", "command", "command_edges"))
+"""Settings of the first and of the second number that a context depends on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActionAlignmentCfg(PictureRewardCfg):
     """Margin of the action that was taken over all other actions that a sentence names (Found-RL)."""
 
-    sentences: tuple[str, ...]
-    """A sentences: what each anchor action does."""
-    anchors: tuple[float, ...]
+    sentences: tuple[str, ...] = ()
+    """A sentences: what each anchor action does. None: sentences, anchors and contexts are those of the sim's captions
+    of actions, which `robotrl reward train clip SIM --actions` trains on."""
+    anchors: tuple[float, ...] = ()
     """The A anchor actions one after another, in the units of the sim's action."""
     contexts: tuple[str, ...] = ()
     """Sentences that are put before those of the actions, one for each range of `context`; none: no context."""
     context: str = ""
-    """Observed number that says which context holds, by the name of its element, e.g. "speed"."""
+    """Observed number that says which context holds, by the name of its element, e.g. "speed", or KEY/ROW/NAME in an
+    observed table, e.g. "route/4/y"."""
     edges: tuple[float, ...] = ()
     """Rising bounds between the ranges, one fewer than contexts."""
-    temperature: float = 0.07
+    commands: tuple[str, ...] = ()
+    """Sentences between context and action, one for each range of `command`; none: no command."""
+    command: str = ""
+    """Observed number that says which command holds; see `context`."""
+    command_edges: tuple[float, ...] = ()
+    """Rising bounds between its ranges, one fewer than commands."""
+    temperature: float = TEMPERATURE
     """Of the softmax over the actions."""
     neighbor_distance: float = 0.3
     """Actions closer than this, in halves of their range, are no alternatives to each other."""
@@ -60,6 +75,8 @@ class ActionAlignmentCfg(PictureRewardCfg):
             ConfigError: a setting is out of range, or a sentence cannot be read.
             DataError: the model cannot be loaded.
         """
+        if not self.sentences:
+            return of_captions(self, require_action_captions(sim).action_captions).build(sim, setup)
         check_prompts(NAME, "sentences", self.sentences)
         check_number(f"reward.{NAME}.temperature", self.temperature, 1e-4, 100.0)
         check_number(f"reward.{NAME}.neighbor_distance", self.neighbor_distance, 0.0, 100.0)
@@ -67,11 +84,38 @@ class ActionAlignmentCfg(PictureRewardCfg):
         if self.standard is not None and not (math.isfinite(sum(self.standard)) and self.standard[1] > 0):
             raise out_of_range(f"reward.{NAME}.standard", self.standard, "a mean and a deviation above 0")
         term = ActionAlignmentTerm(self, sim)
-        contexts = self.contexts or ("",)
-        prompts = tuple(f"{context} {one}".strip() for context in contexts for one in self.sentences)
+        parts = itertools.product(self.contexts or ("",), self.commands or ("",), self.sentences)
+        prompts = tuple(" ".join(part for part in one if part) for one in parts)
         how = (self.temperature, self.neighbor_distance, self.calibration, self.standard)
-        text = repr((self.anchors, self.context, self.edges, *how))
+        contexts = (self.context, self.edges, self.command, self.command_edges)
+        text = repr((self.anchors, *contexts, *how))
         return language_reward(NAME, self, prompts, lambda _: term, sim, text)
+
+
+def of_captions(cfg: ActionAlignmentCfg, captions: ActionCaptions) -> ActionAlignmentCfg:
+    """The settings with sentences, anchors and contexts of a sim's captions, in their first wordings.
+
+    Raises:
+        ConfigError: the settings have some of these, but no sentences; or there are more contexts than two.
+    """
+    for field in ("anchors", "contexts", "edges", "commands", "command_edges"):
+        if vars(cfg)[field]:
+            raise ConfigError(
+                f"reward.{NAME}.{field} is {vars(cfg)[field]}, without sentences: expected both, or neither"
+            )
+    if len(captions.contexts) > 2:
+        raise ConfigError(
+            f"reward.{NAME}: the sim's actions have {len(captions.contexts)} contexts: expected 2 at most"
+        )
+    found: dict[str, Any] = {}
+    for (one, observed, edges), context in zip(CONTEXT_FIELDS, captions.contexts, strict=False):
+        found |= {one: tuple(x.train[0] for x in context.classes), observed: context.observed, edges: context.edges}
+    return replace(
+        cfg,
+        sentences=tuple(action.train[0] for action in captions.actions),
+        anchors=tuple(x for anchor in captions.anchors for x in anchor),
+        **found,
+    )
 
 
 class ActionAlignmentTerm:
@@ -96,18 +140,20 @@ class ActionAlignmentTerm:
                 f"reward.{NAME}.anchors has {len(cfg.anchors)} numbers: expected {count * width}, {count} sentences"
                 f" times {width} of the action"
             )
-        if len(cfg.edges) != max(len(cfg.contexts) - 1, 0) or list(cfg.edges) != sorted(set(cfg.edges)):
-            raise ConfigError(
-                f"reward.{NAME}.edges are {cfg.edges}: expected {max(len(cfg.contexts) - 1, 0)} rising numbers, one"
-                " fewer than contexts"
+        self._contexts = [
+            ContextRange(*_observed(sim, observed, vars(cfg)[observed]), torch.tensor(cfg_edges), len(sentences))
+            for sentences, observed, cfg_edges in (
+                (cfg.contexts, "context", _checked("edges", cfg.edges, "contexts", len(cfg.contexts))),
+                (cfg.commands, "command", _checked("command_edges", cfg.command_edges, "commands", len(cfg.commands))),
             )
+            if sentences
+        ]
         anchors = torch.tensor(cfg.anchors).view(count, width) / self._limits.half_range.cpu()
         self._anchors = anchors
         self._neighbors = torch.cdist(anchors, anchors) < cfg.neighbor_distance
         self._neighbors |= torch.eye(count, dtype=torch.bool)
-        self._temperature, self._edges = cfg.temperature, torch.tensor(cfg.edges)
-        self._context = _observed(sim, cfg.context) if cfg.contexts else None
-        self.obs_keys = () if self._context is None else (self._context[0],)
+        self._temperature = cfg.temperature
+        self.obs_keys = tuple(one.key for one in self._contexts)
         self._seen = torch.zeros(0)
         self._calibration, self._standard = cfg.calibration, cfg.standard
 
@@ -116,9 +162,9 @@ class ActionAlignmentTerm:
         action = (self._limits.clipped(transition.action) / self._limits.half_range).cpu()
         taken = torch.cdist(action, self._anchors).argmin(dim=1)
         context = torch.zeros_like(taken)
-        if self._context is not None:
-            key, column = self._context
-            context = torch.bucketize(transition.obs[key][:, column].cpu().contiguous(), self._edges)
+        for one in self._contexts:
+            number = transition.obs[one.key].flatten(1)[:, one.column].cpu().contiguous()
+            context = context * one.ranges + torch.bucketize(number, one.edges)
         return torch.stack([context, taken], dim=1).float()
 
     def _margin(self, outputs: Tensor, notes: Tensor) -> Tensor:
@@ -167,14 +213,38 @@ class ActionAlignmentTerm:
         self._standard = (standard[0], standard[1]) if standard else None
 
 
-def _observed(sim: VecSim, name: str) -> tuple[str, int]:
-    """Key and column of an observed number."""
-    vectors = {key: spec for key, spec in sim.observation_spec.items() if len(spec.shape) == 1}
-    names = {one: (key, i) for key, spec in vectors.items() for i, one in enumerate(spec.names)}
+class ContextRange(NamedTuple):
+    """An observed number, and its ranges."""
+
+    key: str
+    column: int
+    """Of the observation, flattened."""
+    edges: Tensor
+    ranges: int
+    """Number of ranges."""
+
+
+def _checked(field: str, edges: tuple[float, ...], of: str, count: int) -> tuple[float, ...]:
+    if len(edges) != max(count - 1, 0) or list(edges) != sorted(set(edges)):
+        raise ConfigError(
+            f"reward.{NAME}.{field} are {edges}: expected {max(count - 1, 0)} rising numbers, one fewer than {of}"
+        )
+    return edges
+
+
+def _observed(sim: VecSim, field: str, name: str) -> tuple[str, int]:
+    """Key of an observed number, and its column in the flattened observation."""
+    names: dict[str, tuple[str, int]] = {}
+    for key, spec in sim.observation_spec.items():
+        if len(spec.shape) == 1:
+            names |= {one: (key, i) for i, one in enumerate(spec.names)}
+        if len(spec.shape) == 2:
+            rows, columns = range(spec.shape[0]), list(enumerate(spec.names))
+            names |= {f"{key}/{row}/{one}": (key, row * len(columns) + i) for row in rows for i, one in columns}
     if not names:
         raise CapabilityError(
-            f"reward.{NAME}.context is {name!r}, and sim {type(sim).__name__} names no observed number"
+            f"reward.{NAME}.{field} is {name!r}, and sim {type(sim).__name__} names no observed number"
         )
     if name not in names:
-        raise unknown(f"reward.{NAME}.context", name, names)
+        raise unknown(f"reward.{NAME}.{field}", name, names)
     return names[name]

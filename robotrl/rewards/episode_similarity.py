@@ -177,7 +177,7 @@ class EpisodeSimilarity:
                 " scores are lost, and the run goes on, not exactly",
                 stacklevel=2,
             )
-        self._scenes.charge(max(0, int(state["paid"]) - self._scenes.paid))
+        self._scenes.charge(int(state["paid"]), 0.0)
         self._due_in = int(state["due_in"])
         totals = torch.from_numpy(state["total"].copy())
         self._running = [OpenEpisode(total, int(scored)) for total, scored in zip(totals, state["scored"], strict=True)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class VehicleObs(NamedTuple):
     """Elements of one observed vector, by name, and what they are multiplied by."""
@@ -28,4 +31,13 @@ class HasVehicleObs(Protocol):
     @property
     def vehicle_obs(self) -> VehicleObs | None:
         """These; None if they are not observed, as with a raster alone."""
+        ...
+
+
+@runtime_checkable
+class HasTimeToCollision(Protocol):
+    """The sim knows, from its own objects, how soon the ego will collide."""
+
+    def time_to_collision_s(self) -> NDArray[np.float64]:
+        """(N,) time until the ego meets another road user if all keep speed and course; large if that is never."""
         ...

@@ -96,7 +96,7 @@ def facts(core: DrivingCore) -> NDArray[np.float64]:
 
 def classes_of(rows: NDArray[np.float64]) -> NDArray[np.int8]:
     """Class (N, topics) of each scene in each of `TOPICS`, from its facts (N, F)."""
-    ttc, direction, speed, light, offset, off = rows.T
+    ttc, direction, speed, light, offset, off = rows.T[:6]
     out = np.full((len(rows), len(TOPICS)), UNCLEAR, np.int8)
     around = np.abs(direction)
     side = np.select([around < np.pi / 4, around > 3 * np.pi / 4, direction > 0], [1, 2, 3], 4)

@@ -16,6 +16,8 @@ TICK_S = 0.05
 LIGHT_M = 30.0
 """Distance from the bumper up to which a light counts as ahead."""
 NO_LIGHT = -1
+ROUTE_M = 20
+"""Distance ahead of the ego at which the route's side is looked at, m; points of a route are 1 m apart."""
 
 
 @kernel
@@ -66,8 +68,17 @@ def light_ahead(maps: Maps, world: WorldState, e: int) -> int:
 
 
 @kernel
+def route_aside(maps: Maps, world: WorldState, e: int) -> float:
+    """Lateral position of the route `ROUTE_M` ahead in the ego's frame, m, left positive."""
+    ego = world.egos[e]
+    route = maps.routes[world.episodes[e].route]
+    point = maps.route_points[route.first + min(ego.index + ROUTE_M, route.count - 1)]
+    return (point.y - ego.y) * ego.cos - (point.x - ego.x) * ego.sin
+
+
+@kernel
 def scene_range(maps: Maps, world: WorldState, out: Any, low: int, high: int) -> None:
-    """Facts of the envs from `low` to `high` into `out` (N, 6), columns `FACTS`."""
+    """Facts of the envs from `low` to `high` into `out` (N, 7), columns `FACTS`."""
     for e in range(low, high):
         ego = world.egos[e]
         out[e, 0], out[e, 1] = time_to_collision(world, e)
@@ -75,6 +86,7 @@ def scene_range(maps: Maps, world: WorldState, out: Any, low: int, high: int) ->
         out[e, 3] = light_ahead(maps, world, e)
         out[e, 4] = ego.d
         out[e, 5] = ego.off
+        out[e, 6] = route_aside(maps, world, e)
 
 
-FACTS = ("ttc_s", "direction_rad", "speed_mps", "light", "route_offset_m", "off_road_share")
+FACTS = ("ttc_s", "direction_rad", "speed_mps", "light", "route_offset_m", "off_road_share", "route_aside_m")

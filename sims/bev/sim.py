@@ -13,7 +13,7 @@ import tyro
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, unknown
-from robotrl.sims.bev import captions, rewards, tables, trace
+from robotrl.sims.bev import action_captions, captions, rewards, tables, trace
 from robotrl.sims.bev.backends.backend import Backend, Threads
 from robotrl.sims.bev.backends.cuda import Cuda
 from robotrl.sims.bev.opendrive import reader
@@ -46,6 +46,8 @@ class DriveSim(CoreSim[FinalStateCore]):
 
     cameras = tuple(picture.SPAN_M)
     caption_topics = captions.TOPICS
+    caption_camera = "near"
+    action_captions = action_captions.ACTIONS
 
     def __init__(self, core: FinalStateCore, observation_spec: dict[str, Spec], privileged: tuple[str, ...]) -> None:
         info = {"route_completion": core.completion, "events": core.events, "driving_score": core.score}
@@ -90,6 +92,14 @@ class DriveSim(CoreSim[FinalStateCore]):
     def caption_classes(self) -> NDArray[np.int8]:
         """(N, topics) which caption of each topic is true of the present scene."""
         return captions.classes_of(captions.facts(self.core))
+
+    def action_contexts(self) -> NDArray[np.float64]:
+        """(N, 2) numbers that the context of an action depends on."""
+        return action_captions.context_numbers(captions.facts(self.core))
+
+    def time_to_collision_s(self) -> NDArray[np.float64]:
+        """Time (N,) to the next collision if all keep speed and course; see `HasTimeToCollision`."""
+        return captions.facts(self.core)[:, 0]
 
     def trace_map(self, env: int) -> TraceMap:
         """Map of an env's running episode, for the episode recording."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from robotrl.registry import REWARDS, make_sim
 from robotrl.rewards.action_alignment import ActionAlignmentCfg
 from robotrl.rewards.contrast import ContrastCfg
+from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.episode_similarity import EpisodeSimilarityCfg
 from robotrl.rewards.function import FunctionRewardCfg
 from robotrl.rewards.goal_baseline import GoalBaselineCfg
@@ -22,6 +23,7 @@ from robotrl.rewards.lord import LordCfg
 from robotrl.rewards.process import ProcessRewardCfg
 from robotrl.rewards.progress import ProgressRewardCfg
 from robotrl.rewards.rules import ActionRateCfg, ActionSizeCfg, AliveCfg, StepPenaltyCfg
+from robotrl.rewards.served.vlm_score import VlmScoreCfg
 from robotrl.rewards.source import RewardSetup, Score, SimTransition, StatelessReward
 from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.rewards.task import TaskRewardCfg
@@ -36,6 +38,7 @@ from robotrl.testing.rewards import (
     state_resumes_exactly,
     steps_are_not_written_to,
 )
+from tests.kits.chat_server import ChatServer
 from tests.kits.small_clip import BAD, GOOD, stored_clip
 from tests.kits.stored_rewards import StatingWalk, stored_classifier, stored_process
 
@@ -118,6 +121,20 @@ def of_pictures(folder: Path, name: str) -> RewardCase:
     return RewardCase(name, cfg, (replace(cfg, temperature=0.1), replace(cfg, edges=(2.0,))), drive)
 
 
+@cache
+def brightness_server() -> ChatServer:
+    """A model that answers with the brightness of the last frame."""
+    return ChatServer(lambda call: {"values": [round(float(call.frames[-1].mean()), 3)]})
+
+
+def vlm_score(folder: Path) -> RewardCase:
+    endpoint = EndpointCfg(base_url=brightness_server().base_url, model="brightness")
+    base: dict[str, Any] = {"view": "near", "pixels": 16, "every": 4, "max_age": 6, "frame_gap": 2, "patient": True}
+    cfg = VlmScoreCfg(question="How bright is it?", high=255.0, frames=2, endpoint=endpoint, **base)
+    changed = (replace(cfg, question="How dark is it?"), replace(cfg, high=300.0), replace(cfg, frames=3))
+    return RewardCase("vlm-score", cfg, changed, drive)
+
+
 CASES: dict[str, Callable[[Path], RewardCase]] = {
     "task": lambda _: RewardCase("task", TaskRewardCfg(), (), walk),
     "task on reach": lambda _: RewardCase("task", TaskRewardCfg(), (), reach),
@@ -140,6 +157,7 @@ CASES: dict[str, Callable[[Path], RewardCase]] = {
         name: partial(of_pictures, name=name)
         for name in ("goal-baseline", "lord", "threshold", "episode-similarity", "action-alignment")
     },
+    "vlm-score": vlm_score,
     "progress": lambda _: RewardCase(
         "progress", ProgressRewardCfg(), (ProgressRewardCfg(0.2), ProgressRewardCfg(form="raw")), walk
     ),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
@@ -16,6 +17,11 @@ from robotrl.cli.commands.parsing import at_least, check_seed
 from robotrl.cli.commands.sim_flags import parse_with_sim
 from robotrl.errors import ConfigError, unknown
 from robotrl.registry import SIMS, make_sim, sim_options
+
+if TYPE_CHECKING:
+    from robotrl.rewards.vlm.scenes import ActionLabels
+    from robotrl.spec import VecSim
+    from robotrl.spec.captions import CaptionTopic
 
 HELD_OUT = 3
 """Every so-manyth scenario is held out by default."""
@@ -30,7 +36,9 @@ class ClipArgs:
     out: Path
     """Directory of the model."""
     camera: str | None = None
-    """Camera that takes the pictures; default: the last one, which is the nearest."""
+    """Camera that takes the pictures; default: the one that the sim's captions are made for."""
+    actions: bool = False
+    """Learn captions of actions, too, for the reward action-alignment; for sims that have such captions."""
     frames: int = 24_000
     """Number of pictures to record for training; a quarter as many are recorded for the judgment."""
     num_envs: int = 64
@@ -54,35 +62,37 @@ def train_clip(argv: Sequence[str]) -> int:
     at_least("--frames", args.frames, 100)
     at_least("--num-envs", args.num_envs, 1)
     SIMS.check(args.sim)
+    from robotrl.rewards.action_alignment import TEMPERATURE
+    from robotrl.rewards.vlm.actions import action_margin
     from robotrl.rewards.vlm.scenes import check_captions, record_scenes
     from robotrl.rewards.vlm.small_clip import SmallClipCfg, class_scores, save_small_clip, train_small_clip
-    from robotrl.spec import HasCamera, HasScenarios, VecSim
+    from robotrl.spec import HasScenarios
     from robotrl.spec.captions import HasCaptions
     from robotrl.utils.progress import track
 
     cfg = SmallClipCfg(args.image_pixels, updates=args.updates, batch=args.batch, seed=args.seed)
     cfg.check()
     sim: VecSim = make_sim(args.sim, num_envs=args.num_envs, seed=args.seed, **options)
-    camera = args.camera or (sim.cameras[-1] if isinstance(sim, HasCamera) and sim.cameras else "")
+    camera = args.camera or (sim.caption_camera if isinstance(sim, HasCaptions) else "")
     check_captions(sim, camera)
     topics = sim.caption_topics if isinstance(sim, HasCaptions) else ()
+    of_actions, labels = _of_actions(sim) if args.actions else ((), None)
     held_out = _held_out(args.held_out, sim.scenarios if isinstance(sim, HasScenarios) else ())
     with fresh_folder("--out", args.out):
         test_frames = max(args.frames // 4, 100)
         with track(args.frames + test_frames, "pictures", "frames") as bar:
-            scenes = record_scenes(
-                sim, camera, args.image_pixels, args.frames, seed=args.seed, split="train", progress=bar.advance
-            )
-            unseen = record_scenes(
-                sim, camera, args.image_pixels, test_frames, seed=args.seed, split="test", progress=bar.advance
-            )
+            record = partial(record_scenes, sim, camera, args.image_pixels, progress=bar.advance, label_actions=labels)
+            scenes = record(args.frames, seed=args.seed, split="train")
+            unseen = record(test_frames, seed=args.seed, split="test")
         sim.close()
         if held_out:
             scenes = scenes.chosen(~np.isin(scenes.scenario, held_out))
             unseen = unseen.chosen(np.isin(unseen.scenario, held_out))
         with track(cfg.updates, "training", "updates") as bar:
-            trained = train_small_clip(scenes, topics, cfg, lambda loss: bar.advance(note=f"loss {loss:.2f}"))
+            learned = (*topics, *of_actions)
+            trained = train_small_clip(scenes, learned, cfg, lambda loss: bar.advance(note=f"loss {loss:.2f}"))
         scores = class_scores(trained.encoder, unseen, topics)
+        margin = action_margin(trained.encoder, unseen, of_actions, TEMPERATURE) if of_actions else None
         args.out.mkdir(parents=True, exist_ok=True)
         about = {
             "sim": args.sim,
@@ -91,6 +101,7 @@ def train_clip(argv: Sequence[str]) -> int:
             "held_out": list(held_out),
             "frames": len(scenes.pictures),
             "auc": {f"{score.topic}/{score.name}": None if math.isnan(score.auc) else score.auc for score in scores},
+            "actions": None if margin is None else margin._asdict(),
         }
         save_small_clip(args.out, trained, about)
     where = f"the held-out scenarios {', '.join(held_out)}" if held_out else "held-out starts"
@@ -100,7 +111,21 @@ def train_clip(argv: Sequence[str]) -> int:
     for score in scores:
         shown = "-" if math.isnan(score.auc) else f"{score.auc:.3f}"
         print(f"  {score.topic + ': ' + score.name:<24}{shown:>6}{score.frames:>9,}")
+    if margin is not None:
+        print(
+            f"actions, of {margin.frames:,} frames: the right one is the most probable in {100 * margin.accuracy:.1f} %"
+            f" (the commonest of its context: {100 * margin.commonest:.1f} %),\n  its probability"
+            f" {margin.right:.3f}, its margin over the best other one {margin.margin:+.3f} (temperature {TEMPERATURE})"
+        )
     return 0
+
+
+def _of_actions(sim: VecSim) -> tuple[tuple[CaptionTopic, ...], ActionLabels]:
+    """Topics of the sim's actions, and what labels its expert's actions."""
+    from robotrl.rewards.vlm.actions import action_classes, action_topics, require_action_captions
+
+    able = require_action_captions(sim)
+    return action_topics(able.action_captions), lambda actions: action_classes(able, actions, sim.action_spec)
 
 
 def _held_out(given: tuple[str, ...], scenarios: tuple[str, ...]) -> tuple[str, ...]:

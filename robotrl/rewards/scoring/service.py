@@ -222,8 +222,12 @@ class ScoringService:
         with self._lock():
             return self._ledger.requests.paid
 
-    def charge(self, count: int) -> None:
+    cost = 0.0
+    """Money that was paid: none."""
+
+    def charge(self, count: int, cost: float = 0.0) -> None:
         """Count pictures that were paid for before, by the run that this one goes on with."""
+        del cost
         with self._lock():
             self._ledger.requests.paid += count
 

@@ -79,9 +79,14 @@ class SceneScores:
         """Number of pictures that were paid for."""
         return self._scores.paid
 
-    def charge(self, count: int) -> None:
-        """Count pictures that were paid for before the run was resumed."""
-        self._scores.charge(count)
+    @property
+    def cost(self) -> float:
+        """Money that was paid."""
+        return self._scores.cost
+
+    def charge(self, count: int, cost: float) -> None:
+        """Count pictures and money that were paid before the run was resumed, less those of before that are counted."""
+        self._scores.charge(max(0, count - self.paid), max(0.0, cost - self.cost))
 
     def metrics(self) -> dict[str, float]:
         """Scalars to log, of the service."""

@@ -25,13 +25,17 @@ RANDOM_SHARE = 0.5
 """Share of episodes that act at random."""
 
 
+ActionLabels = Callable[[NDArray[np.float32]], NDArray[np.int8]]
+"""Classes (N, topics) of actions (N, A) in the present scenes of a sim."""
+
+
 class CaptionedFrames(NamedTuple):
     """F frames of a sim."""
 
     pictures: NDArray[np.uint8]
     """(F, h, w, 3)."""
     classes: NDArray[np.int8]
-    """(F, topics) see `HasCaptions.caption_classes`."""
+    """(F, topics) see `HasCaptions.caption_classes`; with captions of actions, those of `action_topics` behind them."""
     scenario: NDArray[np.str_]
     """(F,) name of the frame's scenario; "" in a sim without scenarios."""
 
@@ -70,6 +74,7 @@ def record_scenes(
     split: Split,
     every: int = 3,
     progress: Callable[[int], None] | None = None,
+    label_actions: ActionLabels | None = None,
 ) -> CaptionedFrames:
     """Record frames from episodes of the sim's noisy expert, and of random actions, so that things go wrong.
 
@@ -85,6 +90,7 @@ def record_scenes(
         split: split of the starts.
         every: steps between two frames of an env, so that they differ.
         progress: called with the number of new frames.
+        label_actions: classes of the expert's actions in the present scenes, which are added to those of the scenes.
 
     Raises:
         CapabilityError: see `check_captions`.
@@ -96,6 +102,9 @@ def record_scenes(
     assert isinstance(sim, HasExpert) and isinstance(sim, HasStateIds)
     n, rng = sim.num_envs, np.random.default_rng(seed)
     expert = sim.make_expert(noise=EXPERT_NOISE, episode_noise=1.0, seed=seed)
+    # without noise, and of one strategy, so that a scene has one right action
+    teacher = None if label_actions is None else sim.make_expert(mode=expert.modes[0], seed=seed)
+    fresh_to_teacher = torch.ones(n, dtype=torch.bool, device=sim.device)
     ids = sim.state_ids(split)
 
     def drawn() -> NDArray[np.int64]:
@@ -133,8 +142,14 @@ def record_scenes(
             taken += len(fresh)
             wild[fresh] = rng.random(len(fresh)) < RANDOM_SHARE
         started, at = over, at + 1
+        right = None
+        if teacher is not None:
+            right = teacher.act(fresh_to_teacher | torch.from_numpy(over).to(sim.device)).cpu().numpy()
+            fresh_to_teacher[:] = False
         if at % every == 0:
             now = sim.caption_classes()
+            if label_actions is not None and right is not None:
+                now = np.concatenate([now, label_actions(right)], axis=1)
             some = _balanced(now[:, 0], rng)[: frames - count]
             pictures.append(sim.render(some.tolist(), camera, pixels, pixels))
             classes.append(now[some])

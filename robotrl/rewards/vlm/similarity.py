@@ -91,8 +91,13 @@ class PictureScores(Protocol):
         """See `ScoringService.paid`."""
         ...
 
-    def charge(self, count: int) -> None:
-        """See `ScoringService.charge`."""
+    @property
+    def cost(self) -> float:
+        """Money that was paid, in the currency of the settings; 0 where nothing costs any."""
+        ...
+
+    def charge(self, count: int, cost: float) -> None:
+        """Count pictures and money that were paid before, by the run that this one goes on with."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -112,6 +117,7 @@ class ImmediateScores:
 
     pending = 0
     paid = 0
+    cost = 0.0
     room = UNBOUNDED
 
     def __init__(self, scorer: PictureScorer) -> None:
@@ -137,8 +143,8 @@ class ImmediateScores:
         """See `ScoringService.wait`; does not wait."""
         return self.collect()
 
-    def charge(self, count: int) -> None:
-        """See `ScoringService.charge`; nothing is paid for here."""
+    def charge(self, count: int, cost: float) -> None:
+        """See `PictureScores.charge`; nothing is paid for here."""
 
     def metrics(self) -> dict[str, float]:
         """See `ScoringService.metrics`: none."""

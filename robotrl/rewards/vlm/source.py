@@ -14,7 +14,7 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError
 from robotrl.rewards.source import LateScores, Score, SimTransition
-from robotrl.rewards.vlm.cfg import PictureRewardCfg
+from robotrl.rewards.vlm.cfg import PictureRewardCfg, ScenePicturesCfg
 from robotrl.rewards.vlm.pictures import picture_feed
 from robotrl.rewards.vlm.recent import NONE, RecentSteps
 from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
@@ -108,7 +108,7 @@ class LanguageReward:
     def __init__(
         self,
         name: str,
-        cfg: PictureRewardCfg,
+        cfg: ScenePicturesCfg,
         scenes: SceneScores,
         outputs: int,
         term: SceneTerm,
@@ -205,6 +205,7 @@ class LanguageReward:
             "due_in": np.array(self._due_in),
             "pending": np.array(self._scenes.pending),
             "paid": np.array(self._scenes.paid),
+            "cost": np.array(self._scenes.cost),
             "known": self._ages(self._known),
             "asked": self._ages(self._asked),
             "outputs": self._outputs.numpy().copy(),
@@ -224,7 +225,8 @@ class LanguageReward:
                 " they are lost, and the run goes on, not exactly",
                 stacklevel=2,
             )
-        self._scenes.charge(max(0, int(state["paid"]) - self._scenes.paid))
+        # states of before had no cost
+        self._scenes.charge(int(state["paid"]), float(state.get("cost", 0.0)))
         self._due_in = int(state["due_in"])
         for place, ages in ((self._known, state["known"]), (self._asked, state["asked"])):
             age = torch.from_numpy(ages.copy())

@@ -18,7 +18,7 @@ from robotrl.sims.mujoco.engine.task import Ids, Real
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
-from robotrl.sims.mujoco.render.views import AnyView, View
+from robotrl.sims.mujoco.render.views import AnyView, Raster, View
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
@@ -68,6 +68,7 @@ class Push(BlockTask):
         "side": View((0.70, -1.20, 0.60), (0.40, 0.0, 0.16), 38.0),
         "top": View((0.95, 0.0, 1.15), (0.46, 0.0, 0.03), 40.0),
         **ARM_RASTERS,
+        "flat_front": Raster("front", (0.48, 0.0, 0.05), 0.62, tilt_deg=50.0),
     }
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from robotrl.sims.mujoco.engine.config import MujocoCfg
 from robotrl.sims.mujoco.engine.sim import ExpertSim
-from robotrl.sims.mujoco.manipulation import peg_insert, pick_place, push, reach
+from robotrl.sims.mujoco.manipulation import peg_insert, pick_place, push, push_captions, reach
 from robotrl.sims.mujoco.manipulation.peg_insert import PegInsert
 from robotrl.sims.mujoco.manipulation.peg_insert_expert import PegExpert
 from robotrl.sims.mujoco.manipulation.pick_place import PickPlace
@@ -81,7 +84,7 @@ class PushCfg(MujocoCfg):
     limit_s: float = push.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> ExpertSim:
+    def build(self, num_envs: int, seed: int) -> PushSim:
         """Build the batched sim.
 
         Args:
@@ -92,7 +95,20 @@ class PushCfg(MujocoCfg):
             ConfigError: a value out of range, with what was expected.
         """
         core = self.core(Push(self.reward, self.limit_s), num_envs, seed)
-        return self.with_images(ExpertSim(core, PushExpert))
+        return self.with_images(PushSim(core, PushExpert))
+
+
+class PushSim(ExpertSim):
+    """Pushing sim with captions of its scenes."""
+
+    caption_topics = push_captions.TOPICS
+    caption_camera = "flat_front"
+
+    def caption_classes(self) -> NDArray[np.int8]:
+        """(N, topics) which caption of each topic is true of the present scene."""
+        task = self.core.task
+        assert isinstance(task, Push)
+        return push_captions.classes_of(task.block.pos_w, task.goal_pos_w, task.obstacle_pos_w, task.hand.pos_w)
 
 
 @dataclass(frozen=True, kw_only=True)

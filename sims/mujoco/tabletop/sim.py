@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from robotrl.sims.mujoco.engine.config import MujocoCfg
 from robotrl.sims.mujoco.engine.sim import ExpertSim
-from robotrl.sims.mujoco.tabletop import layout
+from robotrl.sims.mujoco.tabletop import captions, layout
 from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
 from robotrl.sims.mujoco.tabletop.language import VOCABULARY, Compositions, encode
 from robotrl.sims.mujoco.tabletop.symmetries import symmetries
@@ -54,6 +57,13 @@ class TabletopSim(ExpertSim):
     privileged = Tabletop.privileged
     grounding_keys = ("meant",)
     vocabulary = VOCABULARY
+    caption_topics = captions.TOPICS
+    caption_camera = "flat_front"
+
+    def caption_classes(self) -> NDArray[np.int8]:
+        """(N, topics) which caption of each topic is true of the present scene."""
+        task = self.task
+        return captions.classes_of(task.pos_w, task.now().mats, task.hand.pos_w, task.here)
 
     @property
     def task(self) -> Tabletop:

@@ -131,7 +131,8 @@ class Tabletop(ArmTask[WorldHand]):
         self._start: Array = np.zeros((n, len(MOVABLES), 2))
         self._start_yaw: Array = np.zeros((n, len(MOVABLES)))
         self._lifted: NDArray[np.bool_] = np.zeros(n, bool)
-        self._here: NDArray[np.bool_] = np.zeros((n, len(MOVABLES)), bool)
+        self.here: NDArray[np.bool_] = np.zeros((n, len(MOVABLES)), bool)
+        """(N, 6) true for objects on the table."""
         self.pos_w: Array = np.zeros((n, len(MOVABLES), 3))
         """(N, 6, 3) positions of the movable objects, m, as last observed."""
         self.yaw_w: Array = np.zeros((n, len(MOVABLES)))
@@ -147,7 +148,7 @@ class Tabletop(ArmTask[WorldHand]):
         return {
             "says": self.instruction_ids,
             "words": self.words,
-            "here": self._here,
+            "here": self.here,
             "start": self._start,
             "start_yaw": self._start_yaw,
             "lifted": self._lifted,
@@ -174,7 +175,7 @@ class Tabletop(ArmTask[WorldHand]):
         joints = np.concatenate([plans[:, _SAID:at], np.full((n, 2), OPEN_M)], axis=1)
         things = plans[:, at : at + poses]
         self._mats_w[env_ids] = plans[:, at + poses : at + poses + 3 * len(MATS)].reshape(n, len(MATS), 3)
-        self._here[env_ids] = plans[:, at + poses + 3 * len(MATS) :] > 0
+        self.here[env_ids] = plans[:, at + poses + 3 * len(MATS) :] > 0
         self.hand.place(env_ids, np.concatenate([joints, things], axis=1), joints)
         rows = things.reshape(n, len(MOVABLES), 7)
         self._start[env_ids], self._start_yaw[env_ids] = rows[..., :2], 2 * np.arctan2(rows[..., 6], rows[..., 3])
@@ -197,7 +198,7 @@ class Tabletop(ArmTask[WorldHand]):
             pos, yaw = thing.pos_w[env_ids], thing.yaw_w(env_ids)
             self.pos_w[env_ids, k], self.yaw_w[env_ids, k] = pos, yaw
             self._speed[env_ids, k] = np.sqrt((thing.vel_w[env_ids] ** 2).sum(axis=1))
-            here = self._here[env_ids, k]
+            here = self.here[env_ids, k]
             at = 6 * k
             things[env_ids, at] = here
             things[env_ids, at + 1 : at + 4] = pos * here[:, None]
@@ -240,7 +241,7 @@ class Tabletop(ArmTask[WorldHand]):
         """Failure flags (N,): an object has left the allowed area."""
         pos = self.pos_w[..., :2]
         outside = ((pos < AREA_LOW_M) | (pos > AREA_HIGH_M)).any(axis=2)
-        return np.any(outside & self._here, axis=1)
+        return np.any(outside & self.here, axis=1)
 
     def distance(self) -> Array:
         """Distance to success (N,), m; see `goals.distance`."""

@@ -73,7 +73,7 @@ def test_a_rollout_has_all_scores_before_its_advantages(horizon: int) -> None:
 class Immediate:
     """Scores at once, as `ImmediateScores` does, by the tests' scorer."""
 
-    pending, paid, room = 0, 0, 1 << 40
+    pending, paid, cost, room = 0, 0, 0.0, 1 << 40
 
     def __init__(self) -> None:
         self._inner = ImmediateScores(make_scorer())

@@ -12,6 +12,7 @@ from robotrl.registry import make_sim
 from robotrl.sims.bev import captions, tables
 from robotrl.sims.bev.scene import HORIZON_S
 from robotrl.spec.captions import UNCLEAR, HasCaptions
+from robotrl.spec.vehicle import HasTimeToCollision
 
 
 @pytest.fixture
@@ -56,6 +57,8 @@ def test_time_to_collision_by_hand(sim: Any) -> None:
     assert direction[0] == pytest.approx(0.0) and abs(direction[1]) == pytest.approx(np.pi)
     assert direction[2] == pytest.approx(np.arctan2(-13, 10))
     assert speed.tolist() == pytest.approx([10.0] * 4)
+    assert isinstance(sim, HasTimeToCollision)
+    assert sim.time_to_collision_s().tolist() == ttc.tolist()
 
 
 def test_a_standing_car_is_hit_from_behind(sim: Any) -> None:
@@ -65,15 +68,15 @@ def test_a_standing_car_is_hit_from_behind(sim: Any) -> None:
 
 
 def test_classes_by_hand() -> None:
-    # ttc, direction, speed, light, offset, share off the road
+    # ttc, direction, speed, light, offset, share off the road, side of the route
     rows = np.array(
         [
-            [6.0, 0.0, 0.0, -1, 0.1, 0.0],
-            [1.0, 0.1, 3.0, 0, 0.1, 0.0],
-            [1.0, 3.1, 9.0, 2, 2.0, 0.0],
-            [1.4, 1.5, 6.0, 1, 0.1, 0.4],
-            [1.4, -1.5, 0.5, 1, 0.1, 0.1],
-            [2.0, 0.0, 0.5, 1, 0.1, 0.1],
+            [6.0, 0.0, 0.0, -1, 0.1, 0.0, 0.0],
+            [1.0, 0.1, 3.0, 0, 0.1, 0.0, 0.0],
+            [1.0, 3.1, 9.0, 2, 2.0, 0.0, 0.0],
+            [1.4, 1.5, 6.0, 1, 0.1, 0.4, 0.0],
+            [1.4, -1.5, 0.5, 1, 0.1, 0.1, 0.0],
+            [2.0, 0.0, 0.5, 1, 0.1, 0.1, 0.0],
         ]
     )
     found = captions.classes_of(rows)
@@ -94,4 +97,4 @@ def test_wordings_for_tests_are_new_sentences_of_known_words() -> None:
 
 def test_the_sim_declares_its_captions(sim: Any) -> None:
     assert isinstance(sim, HasCaptions)
-    assert sim.caption_classes().shape == (4, len(captions.TOPICS))
+    assert sim.caption_classes().shape == (4, len(captions.TOPICS)) and sim.caption_camera in sim.cameras

@@ -1,0 +1,1 @@
+"""Rewards from a served vision-language model."""
