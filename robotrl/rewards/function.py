@@ -62,7 +62,7 @@ class FunctionReward(StatelessReward):
         step = transition.step
         info = {**step.info, "reward": step.reward, "terminated": step.terminated, "truncated": step.truncated}
         with torch.no_grad():
-            value = self._function(transition.obs, transition.action, transition.reached, info)
+            value = self._function(transition.obs, transition.action, dict(transition.reached), info)
         found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
         if found != (self._num_envs,):
             raise ConfigError(

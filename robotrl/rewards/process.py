@@ -6,6 +6,7 @@ form is potential-based shaping (Ng, Harada & Russell 1999): see `robotrl.fn.pro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +19,7 @@ from robotrl.fn.progress.shaping import FORMS, Form, step_term
 from robotrl.rewards.process_model import ProcessReward, check_usable
 from robotrl.rewards.process_stored import load_process
 from robotrl.rewards.source import RewardSetup, Score, SimTransition
-from robotrl.spec import Arrays, VecSim, reads
+from robotrl.spec import VecSim, reads
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class ProcessSource:
         self._progress, self._known = after, torch.ones_like(self._known)
         return Score.of_now(value)
 
-    def _predicted(self, obs: Arrays, envs: Tensor) -> Tensor:
+    def _predicted(self, obs: Mapping[str, Tensor], envs: Tensor) -> Tensor:
         return self._net.probability({key: obs[key][envs] for key in self._net.observation_spec}).float()
 
     def forget(self, envs: Tensor) -> None:

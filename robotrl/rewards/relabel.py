@@ -7,7 +7,7 @@ curves and evaluations show whether the task was solved, not what a source says;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from robotrl.config import WeightedReward
 from robotrl.errors import CapabilityError
 from robotrl.rewards.means import RewardMeans
-from robotrl.rewards.source import RewardSetup, SimTransition
+from robotrl.rewards.source import ReachedObs, RewardSetup, SimTransition
 from robotrl.rewards.weighted import NamedSource, WeightedRewards
 from robotrl.rollout.wrapper import State, WrappedSim, declared
 from robotrl.spec import Arrays, HasFinalObs, HasRestart, Step, VecSim
@@ -48,7 +48,7 @@ class RewardedSim(WrappedSim):
     def step(self, actions: Tensor) -> Step:
         """Step the sim, and score the step."""
         step: Step = self.sim.step(actions)
-        transition = SimTransition(self._obs, actions, reached_by(step), step)
+        transition = SimTransition(self._obs, actions, ReachedObs(step), step)
         restarted = torch.zeros_like(step.final_ids[:0])
         scores, seen = self.rewards.detected(transition)
         if self.rewards.may_end:
@@ -118,17 +118,7 @@ class LateRewardedSim(RewardedSim):
             self._means.lost += count
 
 
-def reached_by(step: Step) -> Arrays:
-    """Observations (N, ...) that a step reached, including those that ended an episode."""
-    reached = dict(step.obs)
-    if len(step.final_ids):
-        for key, final in step.final_obs.items():
-            reached[key] = reached[key].clone()
-            reached[key][step.final_ids] = final
-    return reached
-
-
-def ended_by(step: Step, reached: Arrays, seen: Tensor) -> Step:
+def ended_by(step: Step, reached: Mapping[str, Tensor], seen: Tensor) -> Step:
     """Step with the ends of episodes that reward sources detect; its observations are still the sim's.
 
     An episode that the sim ended at a success that no source sees counts as truncated: without the sim's knowledge it
@@ -136,7 +126,7 @@ def ended_by(step: Step, reached: Arrays, seen: Tensor) -> Step:
 
     Args:
         step: the sim's step.
-        reached: the result of `reached_by`.
+        reached: observations that it reached.
         seen: (N,) bool, envs whose episodes the sources end.
     """
     unseen = step.terminated & step.info["success"] & ~seen

@@ -6,6 +6,7 @@ lists them by name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -33,6 +34,38 @@ class Score(NamedTuple):
         return Score(value.float(), known, torch.zeros_like(value, dtype=torch.int64))
 
 
+class ReachedObs(Mapping[str, Tensor]):
+    """Observations (N, ...) that a step reached, with the last ones of the episodes that it ended.
+
+    An observation is put together when it is first read: a picture that no source looks at costs nothing.
+
+    Args:
+        step: the sim's step; valid until the next one.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._known: Arrays = {}
+
+    def __getitem__(self, key: str) -> Tensor:
+        """Observation (N, ...)."""
+        if key not in self._known:
+            found = self._step.obs[key]
+            if len(self._step.final_ids) and key in self._step.final_obs:
+                found = found.clone()
+                found[self._step.final_ids] = self._step.final_obs[key]
+            self._known[key] = found
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """Keys."""
+        return iter(self._step.obs)
+
+    def __len__(self) -> int:
+        """Number of observations."""
+        return len(self._step.obs)
+
+
 class SimTransition(NamedTuple):
     """One step of all envs, as reward sources see it. Sources read it and never write to it."""
 
@@ -40,7 +73,7 @@ class SimTransition(NamedTuple):
     """(N, ...) each: observations before the step."""
     action: Tensor
     """(N, A) actions of the step, in the units of `action_spec`, before the sim clips them."""
-    reached: Arrays
+    reached: Mapping[str, Tensor]
     """(N, ...) each: observations after the step; of an episode that ended, its last one."""
     step: Step
     """The sim's own step. Its `terminated` and `truncated` include the ends that sources with `end_at` have caused."""

@@ -85,7 +85,8 @@ class SuccessReward:
 
     def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
-        above = self._model.probability(transition.reached) >= self.threshold
+        obs = {key: transition.reached[key] for key in self._model.observation_spec}
+        above = self._model.probability(obs) >= self.threshold
         self._streak = torch.where(above, self._streak + 1, 0)
         return Score.of_now((self._streak >= self.steps).float())
 

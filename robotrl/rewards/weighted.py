@@ -44,6 +44,13 @@ class WeightedRewards:
 
     def __init__(self, sources: Sequence[NamedSource]) -> None:
         self.sources = tuple(sources)
+        # asked in every step, of every observation
+        readers = [one.source for one in self.sources]
+        self._keys_before = (
+            {key for source in readers if isinstance(source, ReadsObs) for key in source.obs_keys}
+            if all(isinstance(source, ReadsObs) for source in readers)
+            else None
+        )
 
     @property
     def may_end(self) -> bool:
@@ -81,8 +88,7 @@ class WeightedRewards:
 
     def reads_before(self, key: str) -> bool:
         """True if a source may read this observation of before the step."""
-        sources = (one.source for one in self.sources)
-        return any(key in source.obs_keys if isinstance(source, ReadsObs) else True for source in sources)
+        return self._keys_before is None or key in self._keys_before
 
     @property
     def may_be_late(self) -> bool:

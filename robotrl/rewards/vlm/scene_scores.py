@@ -70,9 +70,8 @@ class SceneScores:
         """Answers since the last call; waits for those on their way, `wait_s` seconds at most."""
         found = self._scores.wait(wait_s) if wait_s else self._scores.collect()
         self.failed += int(np.count_nonzero(~found.valid))
-        tickets = torch.from_numpy(found.tickets[found.valid])
-        outputs = torch.from_numpy(found.outputs[found.valid])
-        return SceneAnswers(tickets // self._num_envs, tickets % self._num_envs, outputs)
+        step, env = np.divmod(found.tickets[found.valid], self._num_envs)
+        return SceneAnswers(*map(torch.from_numpy, (step, env, found.outputs[found.valid])))
 
     @property
     def paid(self) -> int:

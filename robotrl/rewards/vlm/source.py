@@ -193,6 +193,8 @@ class LanguageReward:
     def forget(self, envs: Tensor) -> None:
         """See `RewardSource.forget`; a window that was found stays."""
         over = envs.cpu()
+        if not over.any():
+            return
         self._began[over] = self._clock
         self._asked[over] = NONE
         self._known[over] = NONE

@@ -21,7 +21,7 @@ act, start = scenarios.act, scenarios.start
 claim, sort, step_traffic = right_of_way.claim, following.sort, step.step_traffic
 locate, look_ahead, move, wait_at_sign = ego.locate, ego.look_ahead, ego.move, ego.wait_at_sign
 judge_step = judge.judge_step
-draw, expand = raster.draw, raster.expand
+draw, expand, paint = raster.draw, raster.expand, raster.paint
 
 
 @kernel
@@ -158,3 +158,10 @@ def draw_envs(
         draw(maps, world, e, views.packed[e], views.pixels_per_m, views.behind)
         if len(views.words):
             expand(views.pixels[e], table, views.words[e])
+
+
+@kernel
+def paint_envs(views: RasterViews, colors: Any, out: Any, env_ids: Any) -> None:
+    """Color the packed views of the envs (n,), in out (n, height, width, 3)."""
+    for i in range(len(env_ids)):
+        paint(views.packed[env_ids[i]], colors, out[i])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,12 +153,23 @@ class ChannelTable(NamedTuple):
     """(1 << BITS,) channels 8 and 9."""
 
 
+@cache
 def channel_table() -> ChannelTable:
-    """Build the lookup table of `expand` from `levels`."""
+    """Lookup table of `expand`, from `levels`; shared."""
     rows = np.zeros((1 << BITS, 16), np.uint8)
     rows[:, : len(CHANNELS)] = levels()
     words = rows.view("<u8")
     return ChannelTable(words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64))
+
+
+@kernel
+def paint(packed: Any, colors: Any, out: Any) -> None:
+    """Give packed pixels (height, width) uint16 the colors (1 << BITS, 3) of a table, in out (height, width, 3)."""
+    height, width = packed.shape
+    for r in range(height):
+        for c in range(width):
+            color = colors[packed[r, c]]
+            out[r, c, 0], out[r, c, 1], out[r, c, 2] = color[0], color[1], color[2]
 
 
 @kernel
