@@ -22,7 +22,7 @@ from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.spec.late_rewards import HasLateRewards
 
 ENVS, ROUNDS, STEPS, BLOCKING_STEPS = 64, 9, 400, 20
-EVERY = 15
+EVERY = 18
 """Steps from one scored picture of an env to the next."""
 WINDOW = (-1.0, 1.0)
 SIM_CORE, SCORER_CORE = 0, 1

@@ -123,7 +123,7 @@ class EpisodeSimilarity:
     def _take(self, answers: SceneAnswers) -> None:
         for step, env, output in zip(answers.step.tolist(), answers.env.tolist(), answers.outputs, strict=True):
             episode = self._of.pop((step, env))
-            episode.total += output
+            episode.total += torch.from_numpy(output)
             episode.scored += 1
             if episode.end is not None:
                 now = self._similarity(episode)

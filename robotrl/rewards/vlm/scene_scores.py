@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.rewards.source import SimTransition
@@ -16,12 +17,12 @@ from robotrl.rewards.vlm.similarity import PictureScores
 class SceneAnswers(NamedTuple):
     """Outputs of n scenes; those that could not be scored are left out."""
 
-    step: Tensor
-    """(n,) int64: number of the step that reached the scene."""
-    env: Tensor
-    """(n,) int64."""
-    outputs: Tensor
-    """(n, K) float32, finite."""
+    step: NDArray[np.int64]
+    """(n,): number of the step that reached the scene."""
+    env: NDArray[np.int64]
+    """(n,)."""
+    outputs: NDArray[np.float32]
+    """(n, K), finite."""
 
 
 class SceneScores:
@@ -71,7 +72,7 @@ class SceneScores:
         found = self._scores.wait(wait_s) if wait_s else self._scores.collect()
         self.failed += int(np.count_nonzero(~found.valid))
         step, env = np.divmod(found.tickets[found.valid], self._num_envs)
-        return SceneAnswers(*map(torch.from_numpy, (step, env, found.outputs[found.valid])))
+        return SceneAnswers(step, env, found.outputs[found.valid])
 
     @property
     def paid(self) -> int:

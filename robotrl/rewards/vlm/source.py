@@ -36,16 +36,16 @@ class Valued(NamedTuple):
 class ScoredLate(NamedTuple):
     """Steps that a late answer gave another reward."""
 
-    step: Tensor
-    """(m,) int64: number of the step."""
-    env: Tensor
-    """(m,) int64."""
-    change: Tensor
-    """(m,) float32 change of the reward."""
-    fresh: Tensor
-    """(m,) bool: whether the step had no score before."""
-    age: Tensor
-    """(m,) int64 steps from the picture to the step."""
+    step: NDArray[np.int64]
+    """(m,): number of the step."""
+    env: NDArray[np.int64]
+    """(m,)."""
+    change: NDArray[np.float32]
+    """(m,) change of the reward."""
+    fresh: NDArray[np.bool_]
+    """(m,): whether the step had no score before."""
+    age: NDArray[np.int64]
+    """(m,) steps from the picture to the step."""
 
 
 class SceneTerm(Protocol):
@@ -121,34 +121,39 @@ class LanguageReward:
         self._recent = RecentSteps(num_envs, cfg.kept_steps, term.notes_width)
         self._clock = cfg.kept_steps  # so that the pictures of a restored state have numbers above `NONE`
         self._due_in = 0
-        self._began = torch.full((num_envs,), self._clock)
-        self._asked = torch.full((num_envs,), NONE)
-        self._known = torch.full((num_envs,), NONE)
-        self._outputs = torch.zeros(num_envs, outputs)
+        self._began = np.full(num_envs, self._clock)
+        self._asked = np.full(num_envs, NONE)
+        self._known = np.full(num_envs, NONE)
+        self._outputs = np.zeros((num_envs, outputs), np.float32)
         self._late = list[ScoredLate]()
 
     def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         step, self._clock = self._clock, self._clock + 1
         if self._due_in == 0:
-            self._asked[self._scenes.ask(step, transition)] = step
+            self._asked[self._scenes.ask(step, transition).numpy()] = step
             self._due_in = self._cfg.every
         self._due_in -= 1
         notes = self._term.notes(transition).cpu()
-        self._recent.push(step, self._fresh(self._asked, step), notes)
+        self._recent.push(step, self._fresh(self._asked, step), notes.numpy())
         self._take(self._scenes.collect(), end=step)
         known = self._fresh(self._known, step)
-        value, valid = self._term.value(self._outputs, notes)
-        valid = valid & (known != NONE)
-        value = torch.where(valid, value, FALLBACK)
+        found, valued = self._values(self._outputs, notes)
+        valid = valued & (known != NONE)
+        value = np.where(valid, found, np.float32(FALLBACK))
         self._recent.give(step, value, valid)
         device = transition.step.reward.device
-        age = torch.where(valid, step - known, 0)
-        return Score(value.to(device), valid.to(device), age.to(device))
+        age = np.where(valid, step - known, 0)
+        return Score(*(torch.from_numpy(x).to(device) for x in (value, valid, age)))
 
-    def _fresh(self, picture: Tensor, step: int) -> Tensor:
+    def _values(self, outputs: NDArray[np.float32], notes: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Rewards (n,) of outputs (n, K) and notes (n, S), and whether each is valid."""
+        value, valid = self._term.value(torch.from_numpy(outputs), notes)
+        return value.numpy(), valid.numpy()
+
+    def _fresh(self, picture: NDArray[np.int64], step: int) -> NDArray[np.int64]:
         """Numbers (N,) of the pictures that stand at a step, or `NONE`."""
-        return picture.where(step - picture <= self._cfg.max_age, NONE)
+        return np.where(step - picture <= self._cfg.max_age, picture, NONE)
 
     def _take(self, answers: SceneAnswers, end: int) -> None:
         """Take answers into account, and give them to the steps before `end` that they stand for."""
@@ -156,14 +161,17 @@ class LanguageReward:
             return
         kept = answers.step > self._clock - 1 - self._cfg.kept_steps
         picture, env, outputs = (x[kept] for x in answers)
-        self._term.see(outputs, self._recent.notes[self._recent.row(picture), env])
+        notes = torch.from_numpy(self._recent.notes[self._recent.row(picture), env])
+        self._term.see(torch.from_numpy(outputs), notes)
         newer = (picture >= self._began[env]) & (picture > self._known[env])
-        newest = self._known.scatter_reduce(0, env[newer], picture[newer], "amax")
+        newest = self._known.copy()
+        np.maximum.at(newest, env[newer], picture[newer])
         newer &= picture == newest[env]  # of several answers for one env
         self._known[env[newer]], self._outputs[env[newer]] = picture[newer], outputs[newer]
         steps = self._recent.referring(picture, env, self._cfg.max_age, end)
         row = self._recent.row(steps.step)
-        value, valid = self._term.value(outputs[steps.answer], self._recent.notes[row, steps.env])
+        notes = torch.from_numpy(self._recent.notes[row, steps.env])
+        value, valid = self._values(outputs[steps.answer], notes)
         row, where = row[valid], steps.env[valid]
         change = value[valid] - self._recent.reward[row, where]
         fresh = ~self._recent.valid[row, where]
@@ -179,8 +187,9 @@ class LanguageReward:
         late, self._late = self._late, []
         if not late:
             return LateScores.none()
-        step, env, change, fresh, age = (torch.cat(parts) for parts in zip(*late, strict=True))
-        return LateScores(self._clock - 1 - step, env, change, fresh, age)
+        step, env, change, fresh, age = (np.concatenate(parts) for parts in zip(*late, strict=True))
+        back = self._clock - 1 - step
+        return LateScores(*map(torch.from_numpy, (back, env, change, fresh, age)))
 
     def metrics(self) -> dict[str, float]:
         """See `LateRewardSource.metrics`."""
@@ -192,7 +201,7 @@ class LanguageReward:
 
     def forget(self, envs: Tensor) -> None:
         """See `RewardSource.forget`; a window that was found stays."""
-        over = envs.cpu()
+        over = envs.cpu().numpy()
         if not over.any():
             return
         self._began[over] = self._clock
@@ -210,14 +219,14 @@ class LanguageReward:
             "cost": np.array(self._scenes.cost),
             "known": self._ages(self._known),
             "asked": self._ages(self._asked),
-            "outputs": self._outputs.numpy().copy(),
+            "outputs": self._outputs.copy(),
             **{f"term/{key}": value for key, value in self._term.state().items()},
         }
 
-    def _ages(self, picture: Tensor) -> NDArray[np.int64]:
+    def _ages(self, picture: NDArray[np.int64]) -> NDArray[np.int64]:
         """Ages (N,) of pictures at the next step; `NONE` for none and for those that stand no longer."""
         stands = self._fresh(picture, self._clock)
-        return torch.where(stands == NONE, NONE, self._clock - stands).numpy()
+        return np.where(stands == NONE, NONE, self._clock - stands)
 
     def load(self, state: dict[str, NDArray[np.generic]]) -> None:
         """See `RewardSource.load`."""
@@ -231,10 +240,9 @@ class LanguageReward:
         self._scenes.charge(int(state["paid"]), float(state.get("cost", 0.0)))
         self._due_in = int(state["due_in"])
         for place, ages in ((self._known, state["known"]), (self._asked, state["asked"])):
-            age = torch.from_numpy(ages.copy())
-            place[:] = torch.where(age == NONE, NONE, self._clock - age)
+            place[:] = np.where(ages == NONE, NONE, self._clock - ages)
         self._began[:] = self._clock
-        self._outputs = torch.from_numpy(state["outputs"].copy())
+        self._outputs[:] = state["outputs"]
         self._term.load({k.removeprefix("term/"): x for k, x in state.items() if k.startswith("term/")})
 
 
