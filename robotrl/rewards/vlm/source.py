@@ -160,7 +160,7 @@ class LanguageReward:
         if not len(answers.step):
             return
         kept = answers.step > self._clock - 1 - self._cfg.kept_steps
-        picture, env, outputs = (x[kept] for x in answers)
+        picture, env, outputs = answers.step[kept], answers.env[kept], answers.outputs[kept]
         notes = torch.from_numpy(self._recent.notes[self._recent.row(picture), env])
         self._term.see(torch.from_numpy(outputs), notes)
         newer = (picture >= self._began[env]) & (picture > self._known[env])
@@ -187,9 +187,8 @@ class LanguageReward:
         late, self._late = self._late, []
         if not late:
             return LateScores.none()
-        step, env, change, fresh, age = (np.concatenate(parts) for parts in zip(*late, strict=True))
-        back = self._clock - 1 - step
-        return LateScores(*map(torch.from_numpy, (back, env, change, fresh, age)))
+        step, env, change, fresh, age = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*late, strict=True))
+        return LateScores(self._clock - 1 - step, env, change, fresh, age)
 
     def metrics(self) -> dict[str, float]:
         """See `LateRewardSource.metrics`."""
@@ -240,7 +239,8 @@ class LanguageReward:
         self._scenes.charge(int(state["paid"]), float(state.get("cost", 0.0)))
         self._due_in = int(state["due_in"])
         for place, ages in ((self._known, state["known"]), (self._asked, state["asked"])):
-            place[:] = np.where(ages == NONE, NONE, self._clock - ages)
+            age = ages.astype(np.int64)
+            place[:] = np.where(age == NONE, NONE, self._clock - age)
         self._began[:] = self._clock
         self._outputs[:] = state["outputs"]
         self._term.load({k.removeprefix("term/"): x for k, x in state.items() if k.startswith("term/")})
