@@ -18,7 +18,7 @@ from robotrl.rewards.process_term import ProcessTerm
 from robotrl.rewards.progress import ProgressRewardCfg
 from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.rules import ActionRateCfg, ActionSizeCfg, AliveCfg
-from robotrl.rewards.source import RewardSetup, SimTransition
+from robotrl.rewards.source import ReachedObs, RewardSetup, SimTransition
 from robotrl.rewards.success import SuccessRewardCfg
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.spec import Spec, Step
@@ -163,6 +163,25 @@ def transition(action: list[list[float]]) -> SimTransition:
     flags = torch.zeros(n, dtype=torch.bool)
     own = Step({}, torch.zeros(n), flags, flags, {}, torch.zeros(0, dtype=torch.int64), {"success": flags})
     return SimTransition({}, torch.tensor(action), {}, own)
+
+
+def test_reached_observations_have_the_last_ones_of_ended_episodes() -> None:
+    present = {"pose": torch.tensor([[1.0], [2.0], [3.0]]), "picture": torch.zeros(3, 2)}
+    final = {"pose": torch.tensor([[7.0], [9.0]]), "picture": torch.ones(2, 2)}
+    flags = torch.tensor([True, False, True])
+    reached = ReachedObs(Step(present, torch.zeros(3), flags, ~flags, final, torch.tensor([0, 2]), {}))
+    assert reached["pose"].tolist() == [[7.0], [2.0], [9.0]]
+    assert present["pose"].tolist() == [[1.0], [2.0], [3.0]]  # the sim's own are as they were
+    assert list(reached) == ["pose", "picture"]
+    assert len(reached) == 2
+    assert dict(reached)["picture"].tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+
+
+def test_reached_observations_of_a_step_without_ends_are_no_copies() -> None:
+    present = {"pose": torch.zeros(2, 1)}
+    none = torch.zeros(2, dtype=torch.bool)
+    step = Step(present, torch.zeros(2), none, none, {"pose": torch.zeros(0, 1)}, torch.zeros(0, dtype=torch.int64), {})
+    assert ReachedObs(step)["pose"] is present["pose"]
 
 
 def test_action_size_by_hand() -> None:
