@@ -254,6 +254,7 @@ REWARDS = Table(
         "function": "robotrl.rewards.function:FunctionRewardCfg",
         "goal-baseline": "robotrl.rewards.goal_baseline:GoalBaselineCfg",
         "lord": "robotrl.rewards.lord:LordCfg",
+        "preferences": "robotrl.rewards.preferences.preferences:PreferencesCfg",
         "process": "robotrl.rewards.process:ProcessRewardCfg",
         "progress": "robotrl.rewards.progress:ProgressRewardCfg",
         "step-penalty": "robotrl.rewards.rules:StepPenaltyCfg",

@@ -62,6 +62,7 @@ ACTIONS = {
     "milestones": ("process_reward", "MilestoneArgs"),
     "process": ("process_reward", "ProcessArgs"),
     "judge": ("process_reward", "JudgeArgs"),
+    "relabel": ("preference_reward", "RelabelArgs"),
 }
 """Actions of `robotrl reward` to module and class of their arguments."""
 

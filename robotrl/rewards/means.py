@@ -19,14 +19,15 @@ class RewardMeans:
         self.lost = 0
         """Number of late scores whose steps were no longer there, since the start."""
         self._sums: dict[str, Tensor] = {}
-        self._steps = 0
+        self.steps = 0
+        """Number of steps since the last line of the log."""
 
     def add(self, terms: Mapping[str, Tensor]) -> None:
         """Add the scores (N,) of one step, by name."""
         for name, x in terms.items():
             mean = x.double().mean()
             self._sums[name] = self._sums[name] + mean if name in self._sums else mean
-        self._steps += 1
+        self.steps += 1
 
     def add_late(self, sums: Mapping[str, float], num_envs: int) -> None:
         """Add what late scores changed.
@@ -42,7 +43,7 @@ class RewardMeans:
     def take(self) -> dict[str, float]:
         """Return the means over envs and steps since the last call, by name, and what `watched` gives."""
         names = list(self._sums)
-        values = (torch.stack([self._sums[name] for name in names]) / self._steps).tolist() if names else []
-        self._sums, self._steps = {}, 0
+        values = (torch.stack([self._sums[name] for name in names]) / self.steps).tolist() if names else []
+        self._sums, self.steps = {}, 0
         watched = dict(self.watched())
         return dict(zip(names, values, strict=True)) | watched | ({LOST: float(self.lost)} if watched else {})

@@ -107,7 +107,7 @@ class LateRewardedSim(RewardedSim):
 
     def late_rewards(self, wait: bool) -> LateRewards:
         """See `HasLateRewards`."""
-        found, terms = self.rewards.late(wait)
+        found, terms = self.rewards.late(wait, 0 if self._means is None else self._means.steps)
         if self._means is not None:
             self._means.add_late(terms, self.num_envs)
         return LateRewards(*(x.to(self.device) for x in found))

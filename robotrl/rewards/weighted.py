@@ -95,11 +95,12 @@ class WeightedRewards:
         """True if scores of a source may come later than their steps."""
         return any(isinstance(one.source, LateRewardSource) for one in self.sources)
 
-    def late(self, wait: bool) -> tuple[LateRewards, dict[str, float]]:
+    def late(self, wait: bool, newest: int = 0) -> tuple[LateRewards, dict[str, float]]:
         """Changes of the rewards of earlier steps, and sums of what changed.
 
         Args:
             wait: whether to wait for scores that are on their way, as long as the settings of their sources say.
+            newest: number of the newest steps over which the sums are.
 
         Returns:
             The changes, on the CPU, and the sums over steps by the names of `score`.
@@ -110,9 +111,10 @@ class WeightedRewards:
             if isinstance(source, LateRewardSource):
                 found = source.late(None if wait else 0.0)
                 parts.append(LateRewards(found.back, found.env, weight * found.change))
-                sums[f"reward/{name}"] = float(found.change.sum())
-                sums[f"reward_valid/{name}"] = float(found.fresh.sum())
-                sums[f"reward_age/{name}"] = float(found.age[found.fresh].sum())
+                new = found.back < newest
+                sums[f"reward/{name}"] = float(found.change[new].sum())
+                sums[f"reward_valid/{name}"] = float(found.fresh[new].sum())
+                sums[f"reward_age/{name}"] = float(found.age[new & found.fresh].sum())
         return LateRewards(*(torch.cat(x) for x in zip(*parts, strict=True))), sums
 
     def metrics(self) -> dict[str, float]:

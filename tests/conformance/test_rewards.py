@@ -20,6 +20,7 @@ from robotrl.rewards.episode_similarity import EpisodeSimilarityCfg
 from robotrl.rewards.function import FunctionRewardCfg
 from robotrl.rewards.goal_baseline import GoalBaselineCfg
 from robotrl.rewards.lord import LordCfg
+from robotrl.rewards.preferences.preferences import PreferencesCfg
 from robotrl.rewards.process import ProcessRewardCfg
 from robotrl.rewards.progress import ProgressRewardCfg
 from robotrl.rewards.rules import ActionRateCfg, ActionSizeCfg, AliveCfg, StepPenaltyCfg
@@ -39,6 +40,7 @@ from robotrl.testing.rewards import (
     steps_are_not_written_to,
 )
 from tests.kits.chat_server import ChatServer
+from tests.kits.preference_kit import stored_preferences
 from tests.kits.small_clip import BAD, GOOD, stored_clip
 from tests.kits.stored_rewards import StatingWalk, stored_classifier, stored_process
 
@@ -65,6 +67,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rewards")
     stored_classifier(folder / "success")
     stored_process(folder / "process")
+    stored_preferences(folder / "preferences")
     return folder
 
 
@@ -76,6 +79,11 @@ def success(folder: Path) -> RewardCase:
 def process(folder: Path) -> RewardCase:
     cfg = ProcessRewardCfg(str(folder / "process"))
     return RewardCase("process", cfg, (replace(cfg, form="raw"),), walk)
+
+
+def preferences(folder: Path) -> RewardCase:
+    cfg = PreferencesCfg(str(folder / "preferences"), pessimism=0.5)
+    return RewardCase("preferences", cfg, (replace(cfg, pessimism=0.0), replace(cfg, offset=1.0)), walk)
 
 
 def drive(num_envs: int, seed: int) -> Any:
@@ -146,6 +154,7 @@ CASES: dict[str, Callable[[Path], RewardCase]] = {
     "process, raw": lambda folder: process(folder)._replace(
         cfg=ProcessRewardCfg(str(folder / "process"), "raw"), changed=()
     ),
+    "preferences": preferences,
     "contrast": contrast,
     "contrast, driving": lambda folder: contrast(folder)._replace(
         cfg=replace(contrast(folder).cfg, synthesis="driving", every=1), changed=()

@@ -1,4 +1,4 @@
-"""`robotrl reward`: a success classifier's actions; others are in `process_reward`, `clip_reward` and `reward_eval`."""
+"""`robotrl reward`: a success classifier's actions; others are in the modules beside it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ USAGE = """usage: robotrl reward ACTION [options]
   eval        measure any reward against a sim's ground truth, before training on it
   train       train and calibrate a success classifier, which can stand in for a sim's reward
   train clip  train a small model of a sim's pictures and captions, for rewards in words
+  train preferences  learn a reward from answers about which of two segments is better
+  relabel     write a dataset with the rewards of learned preferences
   check       its false-positive and false-negative rates on new episodes
   milestones  find milestones in demonstrations, and label how far each frame has come
   process     train a process reward on such labels, and judge it on held-out episodes
@@ -94,10 +96,11 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    from robotrl.cli.commands.preference_reward import relabel
     from robotrl.cli.commands.process_reward import ACTIONS
     from robotrl.cli.commands.reward_eval import evaluate_rewards
 
-    actions = {"eval": evaluate_rewards, "train": _train, "check": _check, **ACTIONS}
+    actions = {"eval": evaluate_rewards, "train": _train, "check": _check, "relabel": relabel, **ACTIONS}
     if argv[0] not in actions:
         raise unknown("action", argv[0], actions)
     return actions[argv[0]](argv[1:])
@@ -108,6 +111,10 @@ def _train(argv: Sequence[str]) -> int:
         from robotrl.cli.commands.clip_reward import train_clip
 
         return train_clip(argv[1:])
+    if argv and argv[0] == "preferences":
+        from robotrl.cli.commands.preference_reward import train_preferences
+
+        return train_preferences(argv[1:])
     args, options = parse_with_sim(TrainArgs, "robotrl reward train", argv, lambda args: sim_options(args.sim))
     check_seed(args.seed)
     SIMS.check(args.sim)

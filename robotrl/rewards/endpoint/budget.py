@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 from robotrl.rewards.endpoint.cfg import EndpointCfg
@@ -12,7 +13,7 @@ TOKENS = 1000
 
 
 class CallBudget:
-    """Calls and cost of a run so far.
+    """Calls and cost of a run so far; the threads of several clients may share it.
 
     Args:
         cfg: settings.
@@ -26,10 +27,15 @@ class CallBudget:
         """True once an answer did not say what it cost although there is a limit: nothing more is asked."""
         self._under_way = 0
         self._largest = 0.0
+        self._lock = threading.Lock()
 
     @property
     def spent(self) -> bool:
         """True if no further call may begin."""
+        with self._lock:
+            return self._spent()
+
+    def _spent(self) -> bool:
         cfg = self._cfg
         if cfg.max_requests is not None and self.calls >= cfg.max_requests:
             return True
@@ -39,10 +45,14 @@ class CallBudget:
         expected = self.cost + (self._under_way + 1) * self._largest
         return self.unknown or self.cost >= cfg.max_cost or expected > cfg.max_cost
 
-    def begin(self) -> None:
-        """Count a call that begins."""
-        self.calls += 1
-        self._under_way += 1
+    def begin(self) -> bool:
+        """Count a call that begins; False if the budget is spent, so that it may not."""
+        with self._lock:
+            if self._spent():
+                return False
+            self.calls += 1
+            self._under_way += 1
+            return True
 
     def end(self, answered: bool, usage: Usage | None) -> None:
         """Count the end of a call.
@@ -51,20 +61,23 @@ class CallBudget:
             answered: whether the server answered with status 200, which costs.
             usage: tokens, if it said so.
         """
-        self._under_way -= 1
-        if not answered:
-            return
-        if usage is None:
-            self.unknown = self.unknown or self._cfg.max_cost is not None
-            return
-        cost = (usage.prompt * self._cfg.prompt_price + usage.answer * self._cfg.answer_price) / TOKENS
-        self.cost += cost
-        self._largest = max(self._largest, cost)
+        with self._lock:
+            self._under_way -= 1
+            if not answered:
+                return
+            if usage is None:
+                self.unknown = self.unknown or self._cfg.max_cost is not None
+                return
+            cost = (usage.prompt * self._cfg.prompt_price + usage.answer * self._cfg.answer_price) / TOKENS
+            self.cost += cost
+            self._largest = max(self._largest, cost)
 
     def state(self) -> dict[str, float]:
         """State to resume from."""
-        return {"calls": float(self.calls), "cost": self.cost}
+        with self._lock:
+            return {"calls": float(self.calls), "cost": self.cost}
 
     def load(self, state: Mapping[str, float]) -> None:
         """Restore the result of `state`."""
-        self.calls, self.cost = int(state["calls"]), float(state["cost"])
+        with self._lock:
+            self.calls, self.cost = int(state["calls"]), float(state["cost"])

@@ -41,13 +41,16 @@ class ChatEndpoint:
         cfg: settings.
         reply: form of all answers.
         field: name of the settings, for errors.
+        budget: of several clients together; None: of this one alone.
 
     Raises:
         ConfigError: a setting is out of range, or the key's variable is not set.
         DataError: the directory of answers cannot be used.
     """
 
-    def __init__(self, cfg: EndpointCfg, reply: ReplySchema, field: str = "endpoint") -> None:
+    def __init__(
+        self, cfg: EndpointCfg, reply: ReplySchema, field: str = "endpoint", budget: CallBudget | None = None
+    ) -> None:
         cfg.check(field)
         self._cfg, self._reply, self._field = cfg, reply, field
         self._address = parse_address(cfg.base_url, f"{field}.base_url")
@@ -57,7 +60,7 @@ class ChatEndpoint:
                 warnings.warn(f"{field}.base_url is http: the key crosses the network in the open", stacklevel=2)
         self._files = self._open_files(cfg.answers)
         self._ledger = ChatLedger(cfg, self._files)
-        self._budget = CallBudget(cfg)
+        self._budget = CallBudget(cfg) if budget is None else budget
         self._changed = threading.Condition()
         self._calls = set[HttpCall]()
         self._noticed = set[str]()
@@ -278,11 +281,10 @@ class ChatEndpoint:
         with self._changed:
             if not self._open or not self._ledger.is_open(request):
                 return None
-            if self._budget.spent:
+            if not self._budget.begin():
                 self._refuse(self._ledger.fail(request))
                 self._changed.notify_all()
                 return None
-            self._budget.begin()
             limit_s = time.monotonic() + self._cfg.call_timeout_s
             call = HttpCall(self._address, min(limit_s, request.deadline_s))
             self._calls.add(call)

@@ -1,0 +1,1 @@
+"""Rewards from preferences between two segments of behavior: labellers, ensemble, reward source."""

@@ -1,0 +1,1 @@
+"""Who says which of two segments is better: synthetic answers, a served model, a person in a browser."""
