@@ -20,6 +20,11 @@ from sim_docs import fields as fields_of
 from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.registry import REWARDS
 from robotrl.rewards.endpoint.cfg import EndpointCfg
+from robotrl.rewards.preferences.labellers.browser import BrowserCfg
+from robotrl.rewards.preferences.labellers.desk import LabellingCfg
+from robotrl.rewards.preferences.labellers.served import ServedLabellerCfg
+from robotrl.rewards.preferences.labellers.synthetic import SyntheticCfg
+from robotrl.rewards.preferences.training import PreferenceTrainingCfg
 from robotrl.rewards.scoring.cfg import ServiceCfg
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -28,7 +33,16 @@ FOLDER = DOCS / "rewards"
 SHARED = {"language", "scoring", "endpoint", "eval"}
 """Pages about what several sources build on."""
 GUIDANCE = DOCS / "guidance.md"
-SETTINGS: dict[str, type] = {"service": ServiceCfg, "endpoint": EndpointCfg, "guidance": GuidanceCfg}
+SETTINGS: dict[str, type] = {
+    "service": ServiceCfg,
+    "endpoint": EndpointCfg,
+    "guidance": GuidanceCfg,
+    "labeller": LabellingCfg,
+    "labeller.synthetic": SyntheticCfg,
+    "labeller.endpoint": ServedLabellerCfg,
+    "labeller.browser": BrowserCfg,
+    "training": PreferenceTrainingCfg,
+}
 
 
 def page_of(name: str) -> tuple[Path, str]:

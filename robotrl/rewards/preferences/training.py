@@ -206,12 +206,12 @@ def train_preferences(
         _fit(ensemble, learn, cfg, rng)
         ensemble.eval()
         scale = _scale(ensemble, learn)
-        held_out = judged(ensemble, judge, cfg.assumed_error)
+        held_out = held_out_answers(ensemble, judge, cfg.assumed_error)
     kept: dict[str, str | int | float] = {"answers": count, "updates": cfg.updates, "seed": cfg.seed, **about}
     return LearnedPreferences(ensemble, scale, held_out, kept, preferences_identity(ensemble, scale, held_out))
 
 
-def judged(ensemble: RewardEnsemble, pairs: AnsweredPairs, error: float) -> HeldOutAnswers:
+def held_out_answers(ensemble: RewardEnsemble, pairs: AnsweredPairs, error: float) -> HeldOutAnswers:
     """Agreement with held-out answers, and calibration of the ensemble's probabilities.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -88,12 +87,8 @@ class LabelStore:
     def __init__(self, directory: str | None, identity: str, field: str = "labels") -> None:
         self._answers = dict[bytes, int]()
         self._files = None if directory is None else AnswerFiles(directory, identity, 1, None, field)
-        if self._files is not None and self._files.damaged:
-            warnings.warn(
-                f"{field} {directory}: {self._files.damaged} damaged answers are dropped; their pairs are asked about"
-                " again",
-                stacklevel=2,
-            )
+        if self._files is not None:
+            self._files.warn_of_damage()
 
     def get(self, first: bytes, second: bytes) -> int | None:
         """Answer about two segments, by their keys; None if there is none."""
