@@ -20,10 +20,10 @@ from sim_docs import fields as fields_of
 from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.registry import REWARDS
 from robotrl.rewards.endpoint.cfg import EndpointCfg
-from robotrl.rewards.preferences.labellers.browser import BrowserCfg
-from robotrl.rewards.preferences.labellers.desk import LabellingCfg
-from robotrl.rewards.preferences.labellers.served import ServedLabellerCfg
-from robotrl.rewards.preferences.labellers.synthetic import SyntheticCfg
+from robotrl.rewards.preferences.labelers.browser import BrowserCfg
+from robotrl.rewards.preferences.labelers.desk import LabelingCfg
+from robotrl.rewards.preferences.labelers.served import ServedLabelerCfg
+from robotrl.rewards.preferences.labelers.synthetic import SyntheticCfg
 from robotrl.rewards.preferences.training import PreferenceTrainingCfg
 from robotrl.rewards.scoring.cfg import ServiceCfg
 
@@ -37,10 +37,10 @@ SETTINGS: dict[str, type] = {
     "service": ServiceCfg,
     "endpoint": EndpointCfg,
     "guidance": GuidanceCfg,
-    "labeller": LabellingCfg,
-    "labeller.synthetic": SyntheticCfg,
-    "labeller.endpoint": ServedLabellerCfg,
-    "labeller.browser": BrowserCfg,
+    "labeler": LabelingCfg,
+    "labeler.synthetic": SyntheticCfg,
+    "labeler.endpoint": ServedLabelerCfg,
+    "labeler.browser": BrowserCfg,
     "training": PreferenceTrainingCfg,
 }
 

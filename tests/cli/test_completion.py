@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from robotrl.cli.commands import process_reward, reward
+from robotrl.cli.commands import preference_reward, process_reward, reward
 from robotrl.cli.commands.sim_flags import parse_options
 from robotrl.cli.completion import ACTIONS, SCRIPTS, candidates
 from robotrl.cli.main import COMMANDS, main
@@ -155,9 +155,10 @@ def test_each_command_completes_all_its_flags():
 
 
 def test_actions_of_reward_are_all_there():
-    assert set(ACTIONS) == {"train", "check", *process_reward.ACTIONS}
+    assert set(ACTIONS) == {"train", "check", "relabel", *process_reward.ACTIONS}
+    modules = {"reward": reward, "process_reward": process_reward, "preference_reward": preference_reward}
     for module, name in ACTIONS.values():
-        assert fields(getattr({"reward": reward, "process_reward": process_reward}[module], name))
+        assert fields(getattr(modules[module], name))
 
 
 def test_completion_is_fast_and_imports_nothing_heavy():

@@ -1,4 +1,4 @@
-"""Pairs of segments of random walks, and labellers, small enough for tests."""
+"""Pairs of segments of random walks, and labelers, small enough for tests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.rewards.network import RewardNetCfg
 from robotrl.rewards.preferences.ensemble import HeldOutAnswers, LearnedPreferences, RewardEnsemble
-from robotrl.rewards.preferences.labellers.desk import LabellingCfg
-from robotrl.rewards.preferences.labellers.labels import Question
+from robotrl.rewards.preferences.labelers.desk import LabelingCfg
+from robotrl.rewards.preferences.labelers.labels import Question
 from robotrl.rewards.preferences.offline import OfflinePreferencesCfg
 from robotrl.rewards.preferences.segments import StepPool
 from robotrl.rewards.preferences.stored import preferences_identity, save_preferences
@@ -24,9 +24,9 @@ from robotrl.transforms import TransformGroup
 from tests.kits.off_policy_kit import write_random_walks
 
 TRAINING = PreferenceTrainingCfg(members=2, model=RewardNetCfg(hidden=(16,)), updates=200, check_every=20, lr=5e-3)
-LABELLING = LabellingCfg(length=3, frames=2, pixels=8)
+LABELING = LabelingCfg(length=3, frames=2, pixels=8)
 OFFLINE = OfflinePreferencesCfg(
-    labels=120, labeller=LABELLING, training=TRAINING, values=ValueFitCfg(gamma=0.9, updates=300)
+    labels=120, labeler=LABELING, training=TRAINING, values=ValueFitCfg(gamma=0.9, updates=300)
 )
 
 
@@ -67,5 +67,5 @@ def clips_of(first: int, second: int, frames: int = 2, size: int = 8) -> np.ndar
     return shown
 
 
-def by(name: Any, **changes: Any) -> LabellingCfg:
-    return replace(LABELLING, by=name, **changes)
+def by(name: Any, **changes: Any) -> LabelingCfg:
+    return replace(LABELING, by=name, **changes)

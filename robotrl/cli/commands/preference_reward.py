@@ -16,7 +16,7 @@ from robotrl.errors import check_number
 
 if TYPE_CHECKING:
     from robotrl.datasets.reader import Dataset
-    from robotrl.rewards.preferences.offline import Labelled
+    from robotrl.rewards.preferences.offline import AnsweredDataset
 
 TRAIN, RELABEL = "robotrl reward train preferences", "robotrl reward relabel"
 
@@ -25,7 +25,7 @@ TRAIN, RELABEL = "robotrl reward train preferences", "robotrl reward relabel"
 class PreferencesArgs:
     """Learn a reward from answers to "which of these two segments of behavior is better?", on a dataset.
 
-    A synthetic labeller, a served vision-language model, or a person in the browser answers.
+    A synthetic labeler, a served vision-language model, or a person in the browser answers.
     """
 
     dataset: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
@@ -71,9 +71,9 @@ def train_preferences(argv: Sequence[str]) -> int:
     args.cfg.check()
     with fresh_folder("--out", args.out, inputs=[args.dataset]):
         dataset = _read(args.dataset)
-        learned, labelled = learn_offline(dataset, args.keys, args.cfg)
+        learned, labeled = learn_offline(dataset, args.keys, args.cfg)
         save_preferences(args.out, learned)
-    _say(labelled)
+    _say(labeled)
     held_out = learned.held_out
     print(
         f"{args.out}: reward by {learned.ensemble.form}, {len(learned.ensemble.members)} networks; held out"
@@ -115,13 +115,13 @@ def _read(path: Path) -> Dataset:
     return read_dataset(path)
 
 
-def _say(labelled: Labelled) -> None:
-    metrics = labelled.metrics
+def _say(labeled: AnsweredDataset) -> None:
+    metrics = labeled.metrics
     known = f", {metrics['known']:.0f} of them kept from before" if metrics["known"] else ""
-    answered = len(labelled.pairs.choice) + labelled.neither
-    print(f"{answered} of {labelled.asked} pairs are answered{known}, {labelled.neither} without a preference")
-    if labelled.agreement is not None:
-        print(f"{100 * labelled.agreement:.1f} % of the answers agree with the dataset's own rewards")
+    answered = len(labeled.pairs.choice) + labeled.neither
+    print(f"{answered} of {labeled.asked} pairs are answered{known}, {labeled.neither} without a preference")
+    if labeled.agreement is not None:
+        print(f"{100 * labeled.agreement:.1f} % of the answers agree with the dataset's own rewards")
     paid = {
         name: metrics[name]
         for name in ("calls", "cost", "unanswered", "invalid", "failed", "refused")

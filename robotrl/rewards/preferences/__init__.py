@@ -1,1 +1,1 @@
-"""Rewards from preferences between two segments of behavior: labellers, ensemble, reward source."""
+"""Rewards from preferences between two segments of behavior: labelers, ensemble, reward source."""

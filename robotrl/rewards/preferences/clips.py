@@ -14,7 +14,7 @@ from robotrl.datasets.reader import Dataset
 from robotrl.errors import CapabilityError, DataError, unknown
 from robotrl.registry import make_sim
 from robotrl.rewards.labels import REPLAY_TOLERANCE
-from robotrl.rewards.preferences.labellers.desk import LabellingCfg
+from robotrl.rewards.preferences.labelers.desk import LabelingCfg
 from robotrl.rewards.preferences.segments import Ints
 from robotrl.spec import HasCamera, HasStateIds, Spec, is_picture
 from robotrl.utils.progress import track
@@ -30,7 +30,7 @@ def shown_offsets(length: int, frames: int) -> Ints:
     return np.round(np.linspace(0, length - 1, frames)).astype(np.int64)
 
 
-def dataset_clips(dataset: Dataset, starts: Ints, cfg: LabellingCfg) -> NDArray[np.uint8]:
+def dataset_clips(dataset: Dataset, starts: Ints, cfg: LabelingCfg) -> NDArray[np.uint8]:
     """Pictures (n, F, h, w, 3) of segments that begin at the frames `starts` (n,).
 
     Args:
@@ -65,7 +65,7 @@ class _Play(NamedTuple):
     shown: set[int]
 
 
-def _replayed(dataset: Dataset, rows: Ints, cfg: LabellingCfg, pictures: list[str]) -> NDArray[np.uint8]:
+def _replayed(dataset: Dataset, rows: Ints, cfg: LabelingCfg, pictures: list[str]) -> NDArray[np.uint8]:
     provenance = dataset.provenance
     if "sim" not in provenance or "state_id" not in dataset.episodes:
         raise CapabilityError(
@@ -98,7 +98,7 @@ def _replayed(dataset: Dataset, rows: Ints, cfg: LabellingCfg, pictures: list[st
 
 
 def _play(
-    sim: Any, plays: list[_Play], dataset: Dataset, cfg: LabellingCfg, pictures: list[str]
+    sim: Any, plays: list[_Play], dataset: Dataset, cfg: LabelingCfg, pictures: list[str]
 ) -> dict[int, NDArray[np.uint8]]:
     if not isinstance(sim, HasCamera) or not isinstance(sim, HasStateIds):
         raise CapabilityError(
@@ -106,7 +106,7 @@ def _play(
         )
     camera = cfg.view or sim.cameras[0]
     if camera not in sim.cameras:
-        raise unknown("labeller.view", camera, [*pictures, *sim.cameras])
+        raise unknown("labeler.view", camera, [*pictures, *sim.cameras])
     sim.queue_states([play.state_id for play in plays])
     whole: Any = sim
     obs = whole.reset(seed=0)

@@ -141,7 +141,7 @@ class LearnedPreferences(NamedTuple):
     by it."""
     held_out: HeldOutAnswers
     about: dict[str, str | int | float]
-    """Origin: dataset, labeller, answers, updates, seed."""
+    """Origin: dataset, labeler, answers, updates, seed."""
     identity: str
     """Hexadecimal SHA-256 of weights and settings."""
 

@@ -20,8 +20,8 @@ from robotrl.errors import DataError, check_at_least, check_count, unknown
 from robotrl.fn.preferences import preference_probability
 from robotrl.rewards.preferences.clips import dataset_clips
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
-from robotrl.rewards.preferences.labellers.desk import LabelDesk, LabellingCfg, PairKeys
-from robotrl.rewards.preferences.labellers.labels import NEITHER
+from robotrl.rewards.preferences.labelers.desk import LabelDesk, LabelingCfg, PairKeys
+from robotrl.rewards.preferences.labelers.labels import NEITHER
 from robotrl.rewards.preferences.segments import (
     Ints,
     StepPool,
@@ -54,7 +54,7 @@ class OfflinePreferencesCfg:
     """Choice of the pairs: "random", or those on which an ensemble of the earlier answers disagrees most."""
     rounds: int = 5
     """With "disagreement": rounds of questions."""
-    labeller: LabellingCfg = field(default_factory=LabellingCfg)
+    labeler: LabelingCfg = field(default_factory=LabelingCfg)
     training: PreferenceTrainingCfg = field(default_factory=PreferenceTrainingCfg)
     values: ValueFitCfg = field(default_factory=ValueFitCfg)
     """Of true regrets, for synthetic answers by regret."""
@@ -71,12 +71,12 @@ class OfflinePreferencesCfg:
         if self.pairs not in PAIR_CHOICES:
             raise unknown("pairs", str(self.pairs), PAIR_CHOICES)
         check_at_least("rounds", self.rounds, 1)
-        self.labeller.check()
+        self.labeler.check()
         self.training.check()
         self.values.check()
 
 
-class Labelled(NamedTuple):
+class AnsweredDataset(NamedTuple):
     """Answers about pairs of a dataset."""
 
     pairs: AnsweredPairs
@@ -85,7 +85,7 @@ class Labelled(NamedTuple):
     neither: int
     """Answers without a preference."""
     metrics: dict[str, float]
-    """Of the labeller; `known` answers were kept from before."""
+    """Of the labeler; `known` answers were kept from before."""
     agreement: float | None
     """Fraction of the answers that agree with the dataset's own rewards; None if it has none."""
 
@@ -110,8 +110,8 @@ def observed(dataset: Dataset, keys: tuple[str, ...]) -> dict[str, Spec]:
     return {key: spec for key, spec in specs.items() if key in keys or (not keys and key != "privileged")}
 
 
-def label_pairs(dataset: Dataset, specs: dict[str, Spec], cfg: OfflinePreferencesCfg) -> Labelled:
-    """Choose pairs of segments, and have them labelled.
+def label_pairs(dataset: Dataset, specs: dict[str, Spec], cfg: OfflinePreferencesCfg) -> AnsweredDataset:
+    """Choose pairs of segments, and have them labeled.
 
     Answers are stored as they come. A run that was stopped and is started again with the same settings finds them.
 
@@ -122,14 +122,14 @@ def label_pairs(dataset: Dataset, specs: dict[str, Spec], cfg: OfflinePreference
     """
     cfg.check()
     pool = dataset_pool(dataset, list(specs))
-    length = cfg.labeller.length
+    length = cfg.labeler.length
     starts = possible_starts(pool, length)
     merit = _merit(pool, specs, cfg)
     rng = np.random.default_rng(cfg.seed)
     rounds = cfg.rounds if cfg.pairs == "disagreement" else 1
     pairs = np.zeros((0, 2), np.int64)
     answers = np.zeros(0, np.int64)
-    desk = LabelDesk(cfg.labeller)
+    desk = LabelDesk(cfg.labeler)
     try:
         for number in range(rounds):
             count = cfg.labels * (number + 1) // rounds - len(pairs)
@@ -150,23 +150,23 @@ def label_pairs(dataset: Dataset, specs: dict[str, Spec], cfg: OfflinePreference
     clear = (answers != NEITHER) & (truth != 0)
     agreement = float(((truth > 0) == (answers == 1))[clear].mean()) if clear.any() else None
     answered = _answered(pool, pairs, answers, length)
-    return Labelled(answered, cfg.labels, int((answers == NEITHER).sum()), metrics, agreement)
+    return AnsweredDataset(answered, cfg.labels, int((answers == NEITHER).sum()), metrics, agreement)
 
 
 def learn_offline(
     dataset: Dataset, keys: tuple[str, ...], cfg: OfflinePreferencesCfg
-) -> tuple[LearnedPreferences, Labelled]:
+) -> tuple[LearnedPreferences, AnsweredDataset]:
     """Label pairs of a dataset, and train an ensemble on the answers; see `label_pairs` and `train_preferences`."""
     specs = observed(dataset, keys)
-    labelled = label_pairs(dataset, specs, cfg)
+    labeled = label_pairs(dataset, specs, cfg)
     about: dict[str, str | int | float] = {
         "dataset": str(dataset.root),
-        "labeller": cfg.labeller.by,
-        "length": cfg.labeller.length,
-        "asked": labelled.asked,
-        "neither": labelled.neither,
+        "labeler": cfg.labeler.by,
+        "length": cfg.labeler.length,
+        "asked": labeled.asked,
+        "neither": labeled.neither,
     }
-    return train_preferences(labelled.pairs, specs, _action(dataset), cfg.training, about), labelled
+    return train_preferences(labeled.pairs, specs, _action(dataset), cfg.training, about), labeled
 
 
 def _action(dataset: Dataset) -> Spec:
@@ -179,8 +179,8 @@ Merit = Callable[[Ints], NDArray[np.float64]]
 
 
 def _merit(pool: StepPool, specs: dict[str, Spec], cfg: OfflinePreferencesCfg) -> Merit:
-    length = cfg.labeller.length
-    if cfg.labeller.by == "synthetic" and cfg.labeller.synthetic.truth == "regret":
+    length = cfg.labeler.length
+    if cfg.labeler.by == "synthetic" and cfg.labeler.synthetic.truth == "regret":
         values = fit_values(pool, specs, cfg.values)
         return lambda starts: -true_regret(pool, values, starts, length, cfg.values.gamma).double().numpy()
     return lambda starts: gather(pool, starts, length).reward.double().sum(1).numpy()
@@ -190,13 +190,13 @@ def _asked(
     desk: LabelDesk, dataset: Dataset, pool: StepPool, pairs: Ints, merit: Merit, cfg: OfflinePreferencesCfg
 ) -> list[int | None]:
     """Answers (P,) about pairs (P, 2) of starts; None where there is none."""
-    first, second = (segment_keys(gather(pool, pairs[:, side], cfg.labeller.length)) for side in (0, 1))
+    first, second = (segment_keys(gather(pool, pairs[:, side], cfg.labeler.length)) for side in (0, 1))
     keys = [PairKeys(*pair) for pair in zip(first, second, strict=True)]
     advantage = merit(pairs[:, 1]) - merit(pairs[:, 0])
 
     def clips(rows: Any) -> NDArray[np.uint8]:
         shown = pairs[np.asarray(rows)]
-        found = dataset_clips(dataset, shown.reshape(-1), cfg.labeller)
+        found = dataset_clips(dataset, shown.reshape(-1), cfg.labeler)
         return found.reshape(len(shown), 2, *found.shape[1:])
 
     signals = StopSignals()
@@ -234,7 +234,7 @@ def _disagreement(
     cfg: OfflinePreferencesCfg,
 ) -> Ints:
     """Rows of candidate pairs, those first on which the members disagree most."""
-    length = cfg.labeller.length
+    length = cfg.labeler.length
     learned = train_preferences(_answered(pool, pairs, answers, length), specs, _action(dataset), cfg.training, {})
     scores = [learned.ensemble.segment_scores(gather(pool, candidates[:, side], length)) for side in (0, 1)]
     spread = preference_probability(scores[1] - scores[0]).std(1, correction=0)

@@ -1,7 +1,7 @@
 """Preferences that are asked about while a run trains: rounds of questions, and rewards that change after the step.
 
 PEBBLE (Lee et al. 2021, arXiv 2106.05091) and RL-VLM-F (Wang et al. 2024, arXiv 2402.03681): every so many steps some
-pairs are labelled, the ensemble is fitted anew, and the whole replay is relabelled by it. Here the source keeps the
+pairs are labeled, the ensemble is fitted anew, and the whole replay is relabeled by it. Here the source keeps the
 steps that it has scored; the changes of their rewards are late rewards, which the replay adds to the steps that they
 belong to (`robotrl.spec.late_rewards`). Other sources' parts of the rewards stay as they are.
 """
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from robotrl.fn.preferences import preference_probability
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
-from robotrl.rewards.preferences.labellers.desk import LabelDesk, PairKeys
-from robotrl.rewards.preferences.labellers.labels import NEITHER
+from robotrl.rewards.preferences.labelers.desk import LabelDesk, PairKeys
+from robotrl.rewards.preferences.labelers.labels import NEITHER
 from robotrl.rewards.preferences.memory import KeptSteps, StepMemory
 from robotrl.rewards.preferences.offline import CANDIDATES
 from robotrl.rewards.preferences.preferences import PreferencesCfg
@@ -61,8 +61,8 @@ class OnlinePreferences:
 
     def __init__(self, cfg: PreferencesCfg, specs: dict[str, Spec], sim: VecSim) -> None:
         self._cfg, self._specs, self._action = cfg, specs, sim.action_spec
-        self._desk = LabelDesk(cfg.labeller)
-        self._clips = ClipTaker(sim, cfg.labeller, cfg.training.seed) if self._desk.needs_clips else None
+        self._desk = LabelDesk(cfg.labeler)
+        self._clips = ClipTaker(sim, cfg.labeler, cfg.training.seed) if self._desk.needs_clips else None
         self.fallback = 0.0
         self.obs_keys = tuple(specs)
         settings = (cfg.labels, cfg.per_round, cfg.every_env_steps, cfg.memory, cfg.pessimism, cfg.offset, cfg.pairs)
@@ -131,7 +131,7 @@ class OnlinePreferences:
     def _choose(self, count: int) -> ChosenPairs | None:
         """Pairs of a round: random ones, or those on which the members disagree most; None if there are no segments."""
         rng = np.random.default_rng([self._rng_seed, self._rounds])
-        length, kept = self._cfg.labeller.length, self._memory.kept()
+        length, kept = self._cfg.labeler.length, self._memory.kept()
         if self._clips is None:
             starts, pictures = possible_starts(kept.pool, length), None
         else:
@@ -224,7 +224,7 @@ class OnlinePreferences:
         if self._learned is not None and self._learned.held_out.answers >= 2:
             held_out = self._learned.held_out
             found |= {"held_out_agreement": held_out.agreement, "held_out_error": held_out.error}
-        return found | {f"labeller_{name}": value for name, value in self._desk.metrics().items()}
+        return found | {f"labeler_{name}": value for name, value in self._desk.metrics().items()}
 
     def close(self) -> None:
         """See `LateRewardSource.close`."""

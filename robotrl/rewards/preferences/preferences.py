@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from robotrl.errors import ConfigError, check_count, check_number, unknown
-from robotrl.rewards.preferences.labellers.desk import LabellingCfg
+from robotrl.rewards.preferences.labelers.desk import LabelingCfg
 from robotrl.rewards.preferences.offline import PAIR_CHOICES, PairChoice
 from robotrl.rewards.preferences.training import PreferenceTrainingCfg
 from robotrl.rewards.source import RewardSetup
@@ -34,7 +34,7 @@ class PreferencesCfg:
     labels: int = 500
     """Without `model`: pairs to ask about in the whole run."""
     per_round: int = 50
-    """Without `model`: pairs of a round; after its answers all kept steps are relabelled."""
+    """Without `model`: pairs of a round; after its answers all kept steps are relabeled."""
     every_env_steps: int = 5000
     """Without `model`: env steps from one round to the next, summed over all envs."""
     pairs: PairChoice = "disagreement"
@@ -46,7 +46,7 @@ class PreferencesCfg:
     """Without `model`: observations that the reward reads; default: all that a robot can measure."""
     wait_s: float = 60.0
     """Longest wait of an on-policy method for answers before its advantages, s."""
-    labeller: LabellingCfg = field(default_factory=LabellingCfg)
+    labeler: LabelingCfg = field(default_factory=LabelingCfg)
     """Without `model`: who answers."""
     training: PreferenceTrainingCfg = field(default_factory=PreferenceTrainingCfg)
     """Without `model`: the ensemble and its training."""
@@ -68,11 +68,11 @@ class PreferencesCfg:
         check_number(f"{NAME}.wait_s", self.wait_s, 0.0, LONGEST_S, "s")
         if self.pairs not in PAIR_CHOICES:
             raise unknown(f"{NAME}.pairs", str(self.pairs), PAIR_CHOICES)
-        self.labeller.check(f"{NAME}.labeller")
+        self.labeler.check(f"{NAME}.labeler")
         self.training.check(f"{NAME}.training")
-        if self.labeller.by == "synthetic" and self.labeller.synthetic.truth == "regret":
+        if self.labeler.by == "synthetic" and self.labeler.synthetic.truth == "regret":
             raise ConfigError(
-                f"{NAME}.labeller.synthetic.truth is 'regret': expected 'return' while a run trains; true regrets are"
+                f"{NAME}.labeler.synthetic.truth is 'regret': expected 'return' while a run trains; true regrets are"
                 " worked out on a dataset (robotrl reward train preferences)"
             )
 
@@ -82,7 +82,7 @@ class PreferencesCfg:
         Raises:
             DataError: the model's files are missing or damaged, or the store of answers cannot be used.
             ConfigError: a setting is out of range, or the sim shows other observations than the model was trained on.
-            CapabilityError: the labeller looks at pictures, and the sim has none.
+            CapabilityError: the labeler looks at pictures, and the sim has none.
         """
         from robotrl.rewards.preferences.source import build_source
 

@@ -136,7 +136,7 @@ def random_pairs(starts: Ints, count: int, length: int, generator: np.random.Gen
     """
     if len(starts) < 2 or starts[-1] - starts[0] < length:
         raise ConfigError(
-            f"labeller.length is {length}: expected less, since no two segments of so many steps are there that do not"
+            f"labeler.length is {length}: expected less, since no two segments of so many steps are there that do not"
             " overlap"
         )
     pairs = np.zeros((0, 2), np.int64)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from robotrl.rewards.preferences.clips import shown_offsets
-from robotrl.rewards.preferences.labellers.desk import LabellingCfg
+from robotrl.rewards.preferences.labelers.desk import LabelingCfg
 from robotrl.rewards.source import SimTransition
 from robotrl.rewards.vlm.pictures import picture_feed
 from robotrl.spec import VecSim
@@ -47,8 +47,8 @@ class ClipTaker:
         ConfigError: an unknown view.
     """
 
-    def __init__(self, sim: VecSim, cfg: LabellingCfg, seed: int) -> None:
-        self._feed = picture_feed(sim, cfg.view, cfg.pixels, "reward.preferences.labeller.view")
+    def __init__(self, sim: VecSim, cfg: LabelingCfg, seed: int) -> None:
+        self._feed = picture_feed(sim, cfg.view, cfg.pixels, "reward.preferences.labeler.view")
         self._length, self._num_envs = cfg.length, sim.num_envs
         self._offsets = set(shown_offsets(cfg.length, cfg.frames).tolist())
         self._generator = torch.Generator().manual_seed(seed)

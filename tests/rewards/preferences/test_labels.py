@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from robotrl.errors import ConfigError
-from robotrl.rewards.preferences.labellers.desk import LabelDesk, PairKeys
-from robotrl.rewards.preferences.labellers.labels import FIRST, NEITHER, SECOND, LabelStore
-from robotrl.rewards.preferences.labellers.synthetic import SyntheticCfg, SyntheticLabeller
+from robotrl.rewards.preferences.labelers.desk import LabelDesk, PairKeys
+from robotrl.rewards.preferences.labelers.labels import FIRST, NEITHER, SECOND, LabelStore
+from robotrl.rewards.preferences.labelers.synthetic import SyntheticCfg, SyntheticLabeler
 from tests.kits.preference_kit import by, question
 
 A, B, C = (bytes([number] * 16) for number in (1, 2, 3))
@@ -40,24 +40,24 @@ def test_a_damaged_answer_is_dropped_with_a_warning_and_a_torn_one_without(tmp_p
 
 
 def test_synthetic_answers_have_their_share_of_errors_and_do_not_change():
-    labeller = SyntheticLabeller(SyntheticCfg(error=0.1))
+    labeler = SyntheticLabeler(SyntheticCfg(error=0.1))
     rng = np.random.default_rng(0)
     keys = [rng.bytes(16) for _ in range(2000)]
     asked = [
         question(0, advantage)._replace(key=key) for key, advantage in zip(keys, rng.normal(size=2000), strict=True)
     ]
-    labeller.ask(asked)
-    found = labeller.collect()
+    labeler.ask(asked)
+    found = labeler.collect()
     wrong = np.mean([found[one.key] != (SECOND if one.advantage > 0 else FIRST) for one in asked])
     assert wrong == pytest.approx(0.1, abs=0.02)
-    labeller.ask(asked[::-1])
-    assert labeller.collect() == found and labeller.collect() == {}
+    labeler.ask(asked[::-1])
+    assert labeler.collect() == found and labeler.collect() == {}
 
 
 def test_segments_that_hardly_differ_have_no_preference():
-    labeller = SyntheticLabeller(SyntheticCfg(error=0.0, band=0.5))
-    labeller.ask([question(1, 0.4), question(2, -0.6), question(3, 0.6)])
-    assert list(labeller.collect().values()) == [NEITHER, FIRST, SECOND]
+    labeler = SyntheticLabeler(SyntheticCfg(error=0.0, band=0.5))
+    labeler.ask([question(1, 0.4), question(2, -0.6), question(3, 0.6)])
+    assert list(labeler.collect().values()) == [NEITHER, FIRST, SECOND]
 
 
 def test_the_desk_asks_only_about_pairs_whose_answer_is_not_kept(tmp_path):
@@ -78,12 +78,12 @@ def test_the_desk_asks_only_about_pairs_whose_answer_is_not_kept(tmp_path):
 @pytest.mark.parametrize(
     "changes, named",
     [
-        ({"by": "nobody"}, "labeller.by"),
-        ({"length": 0}, "labeller.length"),
-        ({"frames": 4}, "labeller.frames"),
-        ({"synthetic": SyntheticCfg(error=0.6)}, "labeller.synthetic.error"),
-        ({"by": "endpoint"}, "labeller.endpoint.goal"),
-        ({"by": "browser", "browser": replace(by("browser").browser, port=70_000)}, "labeller.browser.port"),
+        ({"by": "nobody"}, "labeler.by"),
+        ({"length": 0}, "labeler.length"),
+        ({"frames": 4}, "labeler.frames"),
+        ({"synthetic": SyntheticCfg(error=0.6)}, "labeler.synthetic.error"),
+        ({"by": "endpoint"}, "labeler.endpoint.goal"),
+        ({"by": "browser", "browser": replace(by("browser").browser, port=70_000)}, "labeler.browser.port"),
     ],
 )
 def test_settings_out_of_range_are_named(changes, named):

@@ -1,5 +1,6 @@
-"""Preferences that are learned while a run goes on: rounds, relabelled replay, exact resume."""
+"""Preferences that are learned while a run goes on: rounds, relabeled replay, exact resume."""
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,8 @@ from robotrl.config import WeightedReward
 from robotrl.learners.learner import Setup
 from robotrl.replay.buffer import Replay
 from robotrl.rewards.means import RewardMeans
-from robotrl.rewards.preferences.labellers.served import ServedLabellerCfg
-from robotrl.rewards.preferences.labellers.synthetic import SyntheticCfg
+from robotrl.rewards.preferences.labelers.served import ServedLabelerCfg
+from robotrl.rewards.preferences.labelers.synthetic import SyntheticCfg
 from robotrl.rewards.preferences.online import OnlinePreferences
 from robotrl.rewards.preferences.preferences import PreferencesCfg
 from robotrl.rewards.preferences.taken_clips import ClipTaker
@@ -22,7 +23,7 @@ from robotrl.rewards.source import RewardSetup, SimTransition
 from robotrl.rewards.task import TaskRewardCfg
 from tests.kits.chat_server import ChatServer
 from tests.kits.off_policy_kit import ENVS, POLICY, SAC
-from tests.kits.preference_kit import LABELLING, TRAINING, by
+from tests.kits.preference_kit import LABELING, TRAINING, by
 from tests.kits.walk_sim import Walk
 
 WEIGHT, TASK_WEIGHT = 2.0, 0.5
@@ -31,7 +32,7 @@ CFG = PreferencesCfg(
     per_round=15,
     every_env_steps=100,
     memory=2000,
-    labeller=replace(LABELLING, synthetic=SyntheticCfg(error=0.0)),
+    labeler=replace(LABELING, synthetic=SyntheticCfg(error=0.0)),
     training=replace(TRAINING, updates=40),
 )
 
@@ -145,7 +146,7 @@ def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_does_and_asks
     for _ in range(5):
         part.iterate()
     state = part.state()
-    asked = own(sims[1]).metrics()["labeller_asked"]
+    asked = own(sims[1]).metrics()["labeler_asked"]
     again = learner_on(sims)
     again.load(state)
     for _ in range(3):
@@ -153,7 +154,7 @@ def test_a_resumed_run_ends_bit_for_bit_where_an_uninterrupted_one_does_and_asks
     one, other = whole.policy.state_dict(), again.policy.state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert torch.equal(stored(whole.experience.memory.replay).reward, stored(again.experience.memory.replay).reward)
-    assert asked + own(sims[2]).metrics()["labeller_asked"] == own(sims[0]).metrics()["labeller_asked"] == 45
+    assert asked + own(sims[2]).metrics()["labeler_asked"] == own(sims[0]).metrics()["labeler_asked"] == 45
 
 
 def brighter(call: Any) -> dict[str, Any]:
@@ -164,12 +165,13 @@ def brighter(call: Any) -> dict[str, Any]:
 
 
 def test_a_served_model_is_asked_while_the_sim_steps_on_and_open_questions_survive_a_resume(tmp_path):
-    with ChatServer(brighter, delay_s=lambda number: 0.02) as server:
-        endpoint = ServedLabellerCfg("be far to the right")
+    released = threading.Event()
+    with ChatServer(brighter, delay_s=lambda number: 0.0 * released.wait(20.0)) as server:
+        endpoint = ServedLabelerCfg("be far to the right")
         endpoint = replace(
             endpoint, server=replace(endpoint.server, base_url=server.base_url, model="m", answers=str(tmp_path))
         )
-        cfg = replace(CFG, labels=12, per_round=12, labeller=by("endpoint", endpoint=endpoint, view="side"))
+        cfg = replace(CFG, labels=12, per_round=12, labeler=by("endpoint", endpoint=endpoint, view="side"))
         draw = torch.Generator().manual_seed(0)
 
         def steps(sim: LateRewardedSim, count: int) -> None:
@@ -182,6 +184,7 @@ def test_a_served_model_is_asked_while_the_sim_steps_on_and_open_questions_survi
         source = own(sim)
         assert source.metrics()["open"] > 0 and source._learned is None
         state = sim.get_state()
+        released.set()
         paid = len(source.late(20.0).back)
         assert paid > 0 and source.metrics()["answers"] == 12
         calls = len(server.calls)
@@ -200,7 +203,7 @@ def test_a_served_model_is_asked_while_the_sim_steps_on_and_open_questions_survi
 
 def test_pictures_are_taken_of_whole_segments_only():
     sim = PicturedWalk(ENVS, limit=5)
-    taker = ClipTaker(sim, replace(LABELLING, view="side"), seed=0)
+    taker = ClipTaker(sim, replace(LABELING, view="side"), seed=0)
     plain = with_rewards(sim, [WeightedReward("task", 1.0, TaskRewardCfg())], RewardSetup())
     obs = plain.reset(seed=0)
     over = []

@@ -49,7 +49,7 @@ def test_keys_tell_contents_apart_and_a_pairs_key_has_no_order():
 def test_the_segments_of_a_pair_do_not_overlap():
     pairs = random_pairs(np.arange(40), 300, 10, np.random.default_rng(0))
     assert pairs.shape == (300, 2) and np.abs(pairs[:, 0] - pairs[:, 1]).min() >= 10
-    with pytest.raises(ConfigError, match=r"labeller\.length is 10"):
+    with pytest.raises(ConfigError, match=r"labeler\.length is 10"):
         random_pairs(np.arange(5), 1, 10, np.random.default_rng(0))
 
 

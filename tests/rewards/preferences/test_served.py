@@ -8,12 +8,12 @@ import pytest
 
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.endpoint.replies import parse_reply
-from robotrl.rewards.preferences.labellers.labels import FIRST, NEITHER, SECOND
-from robotrl.rewards.preferences.labellers.served import (
+from robotrl.rewards.preferences.labelers.labels import FIRST, NEITHER, SECOND
+from robotrl.rewards.preferences.labelers.served import (
     GAP,
     PreferenceReply,
-    ServedLabeller,
-    ServedLabellerCfg,
+    ServedLabeler,
+    ServedLabelerCfg,
     TextReply,
     pair_picture,
 )
@@ -32,9 +32,9 @@ def brighter(call):
     return {"text": f"brightness {means[0]} against {means[1]}"}
 
 
-def labeller_of(server, answers=None, **changes):
+def labeler_of(server, answers=None, **changes):
     endpoint = EndpointCfg(base_url=server.base_url, model="small", backoff_s=0.01, answers=answers)
-    return ServedLabeller(ServedLabellerCfg("a bright picture", server=replace(endpoint, **changes)))
+    return ServedLabeler(ServedLabelerCfg("a bright picture", server=replace(endpoint, **changes)))
 
 
 SHADES = [(10, 200), (200, 10), (50, 50), (0, 90)]
@@ -44,27 +44,27 @@ ANSWERS = {QUESTIONS[row].key: answer for row, answer in enumerate((SECOND, FIRS
 
 def test_a_model_is_asked_in_two_stages_and_sees_the_goal_and_both_clips():
     with ChatServer(brighter) as server:
-        labeller = labeller_of(server)
-        labeller.ask(QUESTIONS)
-        labeller.ask(QUESTIONS)  # what is open is not asked twice
-        assert labeller.pending == 4
-        assert labeller.collect(20.0) == ANSWERS and labeller.pending == 0
-        labeller.close()
+        labeler = labeler_of(server)
+        labeler.ask(QUESTIONS)
+        labeler.ask(QUESTIONS)  # what is open is not asked twice
+        assert labeler.pending == 4
+        assert labeler.collect(20.0) == ANSWERS and labeler.pending == 0
+        labeler.close()
         assert len(server.calls) == 8 and sum(call.picture is None for call in server.calls) == 4
         assert all("a bright picture" in call.prompt for call in server.calls)
         assert server.calls[0].picture.shape == (8 + GAP + 8, 8 + GAP + 8, 3)
-        assert labeller.metrics()["calls"] == 8
+        assert labeler.metrics()["calls"] == 8
 
 
 def test_faults_and_delays_cost_the_questions_that_they_hit_and_no_other():
     faults = {0: "garbage", 1: 500, 2: "other form", 5: "drop"}
     with ChatServer(brighter, fault=faults.get, delay_s=lambda n: 0.05 * (n % 3)) as server, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        labeller = labeller_of(server, concurrency=1, retries=2)
-        labeller.ask(QUESTIONS)
-        found = labeller.collect(20.0)
-        metrics = labeller.metrics()
-        labeller.close()
+        labeler = labeler_of(server, concurrency=1, retries=2)
+        labeler.ask(QUESTIONS)
+        found = labeler.collect(20.0)
+        metrics = labeler.metrics()
+        labeler.close()
     # call 0 is no JSON and call 2 of another form: two questions are lost; 500 and a lost connection are tried again
     assert len(found) == 2 and found.items() <= ANSWERS.items()
     assert metrics["unanswered"] == 2 and metrics["invalid"] == 2 and metrics["retries"] == 2
@@ -73,13 +73,13 @@ def test_faults_and_delays_cost_the_questions_that_they_hit_and_no_other():
 def test_what_was_paid_for_is_not_paid_twice_and_the_budget_is_that_of_both_stages(tmp_path):
     with ChatServer(brighter) as server, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first = labeller_of(server, str(tmp_path), max_requests=5, concurrency=1)
+        first = labeler_of(server, str(tmp_path), max_requests=5, concurrency=1)
         first.ask(QUESTIONS)
         some = first.collect(20.0)
         paid = first.state()
         first.close()
         assert len(server.calls) == 5 and paid["calls"] == 5 and len(some) < 4
-        again = labeller_of(server, str(tmp_path), max_requests=8, concurrency=1)
+        again = labeler_of(server, str(tmp_path), max_requests=8, concurrency=1)
         again.load(paid)
         again.ask(QUESTIONS)
         assert again.collect(20.0) == ANSWERS

@@ -11,7 +11,7 @@ from robotrl.engine.engine import Context
 from robotrl.errors import ConfigError, DataError
 from robotrl.fn.progress.metrics import rank_correlation
 from robotrl.rewards.preferences.ensemble import RewardEnsemble
-from robotrl.rewards.preferences.labellers.synthetic import SyntheticCfg
+from robotrl.rewards.preferences.labelers.synthetic import SyntheticCfg
 from robotrl.rewards.preferences.offline import learn_offline, observed
 from robotrl.rewards.preferences.relabeling import relabeled_rewards, write_relabeled
 from robotrl.rewards.preferences.segments import dataset_pool, gather, possible_starts
@@ -27,16 +27,16 @@ def dataset(tmp_path_factory):
 
 
 def with_synthetic(cfg, **changes):
-    return replace(cfg, labeller=replace(cfg.labeller, synthetic=replace(SyntheticCfg(error=0.0), **changes)))
+    return replace(cfg, labeler=replace(cfg.labeler, synthetic=replace(SyntheticCfg(error=0.0), **changes)))
 
 
 def test_rewards_learned_from_answers_rank_steps_as_the_sim_does(dataset):
-    learned, labelled = learn_offline(dataset, (), with_synthetic(OFFLINE))
+    learned, labeled = learn_offline(dataset, (), with_synthetic(OFFLINE))
     found = dataset_pool(dataset, ["walk"])
     rewards = learned.rewards(found.obs, found.action, 0.0)
     # the reward of a step is the position that it reaches
     assert rank_correlation(rewards.double().numpy(), found.reward.double().numpy()) > 0.9
-    assert learned.held_out.agreement > 0.85 and labelled.agreement == 1.0
+    assert learned.held_out.agreement > 0.85 and labeled.agreement == 1.0
     segments = gather(found, possible_starts(found, 3), 3)
     assert float(
         learned.rewards(
@@ -51,10 +51,10 @@ def test_rewards_learned_from_answers_rank_steps_as_the_sim_does(dataset):
 def test_answers_by_regret_are_learned_as_regret(dataset):
     cfg = with_synthetic(OFFLINE, truth="regret")
     cfg = replace(cfg, training=replace(TRAINING, form="regret"))
-    learned, labelled = learn_offline(dataset, (), cfg)
+    learned, labeled = learn_offline(dataset, (), cfg)
     found = dataset_pool(dataset, ["walk"])
     assert (learned.ensemble.step_rewards(found.obs, found.action) <= 0).all()
-    assert labelled.agreement == 1.0 and learned.held_out.agreement > 0.6
+    assert labeled.agreement == 1.0 and learned.held_out.agreement > 0.6
 
 
 def test_the_loss_is_the_cross_entropy_of_each_member_on_its_own_answers():
@@ -91,9 +91,9 @@ def test_training_leaves_the_global_stream_alone_and_repeats_bit_for_bit(dataset
 
 def test_pairs_of_disagreement_are_others_and_are_asked_in_rounds(dataset):
     cfg = replace(with_synthetic(OFFLINE), pairs="disagreement", rounds=3, training=replace(TRAINING, updates=40))
-    learned, labelled = learn_offline(dataset, (), cfg)
-    assert labelled.asked == 120 == len(labelled.pairs.choice) + labelled.neither
-    assert learned.held_out.answers == round(0.2 * len(labelled.pairs.choice))
+    learned, labeled = learn_offline(dataset, (), cfg)
+    assert labeled.asked == 120 == len(labeled.pairs.choice) + labeled.neither
+    assert learned.held_out.answers == round(0.2 * len(labeled.pairs.choice))
 
 
 def test_files_give_back_the_same_rewards_and_altered_ones_are_refused(dataset, tmp_path):
@@ -109,7 +109,7 @@ def test_files_give_back_the_same_rewards_and_altered_ones_are_refused(dataset, 
         load_preferences(tmp_path / "other")
 
 
-def test_a_relabelled_dataset_has_the_learned_rewards_and_nothing_else_new(dataset, tmp_path):
+def test_a_relabeled_dataset_has_the_learned_rewards_and_nothing_else_new(dataset, tmp_path):
     learned, _ = learn_offline(dataset, (), replace(OFFLINE, labels=40, training=replace(TRAINING, updates=20)))
     rewards = relabeled_rewards(dataset, learned, 0.5, 0.25)
     write_relabeled(dataset, rewards, tmp_path / "new", {"by": "test"})

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from robotrl.errors import check_number, unknown
-from robotrl.rewards.preferences.labellers.labels import FIRST, NEITHER, SECOND, Question
+from robotrl.rewards.preferences.labelers.labels import FIRST, NEITHER, SECOND, Question
 
 Truth = Literal["return", "regret"]
 TRUTHS: tuple[Truth, ...] = ("return", "regret")
@@ -41,7 +41,7 @@ class SyntheticCfg:
         check_number(f"{field}.band", self.band, 0.0, 1e12)
 
 
-class SyntheticLabeller:
+class SyntheticLabeler:
     """Answers at once; the same pair always in the same way.
 
     Args:
@@ -61,11 +61,11 @@ class SyntheticLabeller:
 
     @property
     def pending(self) -> int:
-        """See `Labeller.pending`."""
+        """See `Labeler.pending`."""
         return 0
 
     def ask(self, questions: Sequence[Question]) -> None:
-        """See `Labeller.ask`."""
+        """See `Labeler.ask`."""
         self._answers |= {one.key: self._answer(one) for one in questions}
 
     def _answer(self, question: Question) -> int:
@@ -76,20 +76,20 @@ class SyntheticLabeller:
         return 1 - better if rng.random() < self._cfg.error else better
 
     def collect(self, wait_s: float = 0.0) -> dict[bytes, int]:
-        """See `Labeller.collect`."""
+        """See `Labeler.collect`."""
         answers, self._answers = self._answers, {}
         return answers
 
     def metrics(self) -> dict[str, float]:
-        """See `Labeller.metrics`."""
+        """See `Labeler.metrics`."""
         return {}
 
     def state(self) -> dict[str, float]:
-        """See `Labeller.state`."""
+        """See `Labeler.state`."""
         return {}
 
     def load(self, state: Mapping[str, float]) -> None:
-        """See `Labeller.load`."""
+        """See `Labeler.load`."""
 
     def close(self) -> None:
-        """See `Labeller.close`."""
+        """See `Labeler.close`."""

@@ -118,7 +118,7 @@ async function show(next) {
 
 function ended() {
   now = null; find("ask").hidden = true; find("note").hidden = false;
-  find("note").textContent = "The labelling has ended. This page can be closed.";
+  find("note").textContent = "The labeling has ended. This page can be closed.";
 }
 
 async function poll() {

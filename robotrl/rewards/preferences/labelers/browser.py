@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, DataError, check_count, check_number
-from robotrl.rewards.preferences.labellers.labels import ANSWERS, Question
-from robotrl.rewards.preferences.labellers.page import PAGE
+from robotrl.rewards.preferences.labelers.labels import ANSWERS, Question
+from robotrl.rewards.preferences.labelers.page import PAGE
 from robotrl.run.locking import stop_requested
 from robotrl.utils.files import parse_json
 
@@ -52,7 +52,7 @@ class BrowserCfg:
         check_number(f"{field}.frames_per_s", self.frames_per_s, 0.1, 60.0)
 
 
-class BrowserLabeller(ThreadingHTTPServer):
+class BrowserLabeler(ThreadingHTTPServer):
     """Web server of the page; runs in a thread of its own, on the loopback address only.
 
     The address holds a secret, so that no other page in the browser can answer. A pair that is skipped comes again
@@ -99,12 +99,12 @@ class BrowserLabeller(ThreadingHTTPServer):
 
     @property
     def pending(self) -> int:
-        """See `Labeller.pending`."""
+        """See `Labeler.pending`."""
         with self._changed:
             return len(self._open)
 
     def ask(self, questions: Sequence[Question]) -> None:
-        """See `Labeller.ask`."""
+        """See `Labeler.ask`."""
         with self._changed:
             for question in questions:
                 assert question.clips is not None
@@ -112,7 +112,7 @@ class BrowserLabeller(ThreadingHTTPServer):
                 self._open[question.key] = question.clips
 
     def collect(self, wait_s: float = 0.0) -> dict[bytes, int]:
-        """See `Labeller.collect`."""
+        """See `Labeler.collect`."""
         end_s = time.monotonic() + wait_s
         with self._changed:
             while self._open and not stop_requested() and (left_s := end_s - time.monotonic()) > 0:
@@ -121,19 +121,19 @@ class BrowserLabeller(ThreadingHTTPServer):
         return answers
 
     def metrics(self) -> dict[str, float]:
-        """See `Labeller.metrics`."""
+        """See `Labeler.metrics`."""
         with self._changed:
             return {"answered": float(self._given), "waiting": float(len(self._open))}
 
     def state(self) -> dict[str, float]:
-        """See `Labeller.state`."""
+        """See `Labeler.state`."""
         return {}
 
     def load(self, state: Mapping[str, float]) -> None:
-        """See `Labeller.load`."""
+        """See `Labeler.load`."""
 
     def close(self) -> None:
-        """See `Labeller.close`."""
+        """See `Labeler.close`."""
         self.shutdown()
         self.server_close()
         self._thread.join()
@@ -195,15 +195,15 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     @property
-    def _labeller(self) -> BrowserLabeller:
-        return cast(BrowserLabeller, self.server)
+    def _labeler(self) -> BrowserLabeler:
+        return cast(BrowserLabeler, self.server)
 
     def _path(self) -> list[str] | None:
         """Parts of the path behind the secret; None if the request is not from our page."""
         _, *parts = self.path.split("/")
         # another page may have its name resolved to this machine, but not send this host
-        host = self.headers.get("Host", "") == f"{HOST}:{self._labeller.server_port}"
-        if not host or not parts or not secrets.compare_digest(parts[0].encode(), self._labeller.secret.encode()):
+        host = self.headers.get("Host", "") == f"{HOST}:{self._labeler.server_port}"
+        if not host or not parts or not secrets.compare_digest(parts[0].encode(), self._labeler.secret.encode()):
             return None
         return parts[1:]
 
@@ -212,9 +212,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path == [""]:
             self._send("text/html; charset=utf-8", PAGE.encode())
         elif path == ["present"]:
-            self._send("application/json", json.dumps(self._labeller.present()).encode())
+            self._send("application/json", json.dumps(self._labeler.present()).encode())
         elif path is not None and len(path) == 3 and path[0] == "clip" and path[2] in ("0.png", "1.png"):
-            picture = self._labeller.strip(path[1], int(path[2][0]))
+            picture = self._labeler.strip(path[1], int(path[2][0]))
             self._send("image/png", picture) if picture is not None else self.send_error(404)
         else:
             self.send_error(404)
@@ -225,8 +225,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
         elif int(length) > MOST_BYTES:
             self.send_error(413)
-        elif self._labeller.take(self.rfile.read(int(length))):
-            self._send("application/json", json.dumps(self._labeller.present()).encode())
+        elif self._labeler.take(self.rfile.read(int(length))):
+            self._send("application/json", json.dumps(self._labeler.present()).encode())
         else:
             self.send_error(400)
 

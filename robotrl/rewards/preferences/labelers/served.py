@@ -18,7 +18,7 @@ from robotrl.errors import ConfigError, check_count
 from robotrl.rewards.endpoint.budget import CallBudget
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.endpoint.client import ChatEndpoint
-from robotrl.rewards.preferences.labellers.labels import ANSWERS, Question
+from robotrl.rewards.preferences.labelers.labels import ANSWERS, Question
 from robotrl.run.locking import stop_requested
 from robotrl.utils.media import grid
 
@@ -29,7 +29,7 @@ GAP = 4
 
 
 @dataclass(frozen=True)
-class ServedLabellerCfg:
+class ServedLabelerCfg:
     """A served vision-language model that answers."""
 
     goal: str = ""
@@ -143,7 +143,7 @@ def describing_prompt(goal: str, frames: int) -> str:
     )
 
 
-def labelling_prompt(goal: str, description: str) -> str:
+def labeling_prompt(goal: str, description: str) -> str:
     """Prompt of the second stage."""
     return (
         f"Somebody compared segment 0 and segment 1 of a robot's behavior, whose goal is: {goal.strip()}\n"
@@ -159,7 +159,7 @@ def pair_picture(clips: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(grid([one[None] for one in clips.reshape(-1, *clips.shape[2:])], frames, GAP)[0])
 
 
-class ServedLabeller:
+class ServedLabeler:
     """Asks a served model about pairs, two requests each.
 
     A question whose description or label fails, comes too late or is malformed gets no answer in this run.
@@ -175,7 +175,7 @@ class ServedLabeller:
 
     needs_clips = True
 
-    def __init__(self, cfg: ServedLabellerCfg, field: str = "endpoint") -> None:
+    def __init__(self, cfg: ServedLabelerCfg, field: str = "endpoint") -> None:
         cfg.check(field)
         self._cfg = cfg
         self._text = TextReply(cfg.description_bytes)
@@ -192,11 +192,11 @@ class ServedLabeller:
 
     @property
     def pending(self) -> int:
-        """See `Labeller.pending`."""
+        """See `Labeler.pending`."""
         return len(self._describing) + len(self._judging)
 
     def ask(self, questions: Sequence[Question]) -> None:
-        """See `Labeller.ask`."""
+        """See `Labeler.ask`."""
         open_keys = {*self._describing.values(), *self._judging.values()}
         for question in questions:
             assert question.clips is not None
@@ -221,7 +221,7 @@ class ServedLabeller:
             self._counts["unanswered"] += 1
 
     def collect(self, wait_s: float = 0.0) -> dict[bytes, int]:
-        """See `Labeller.collect`."""
+        """See `Labeler.collect`."""
         found = dict[bytes, int]()
         end_s = time.monotonic() + wait_s
         while True:
@@ -240,7 +240,7 @@ class ServedLabeller:
                 self._counts["unanswered"] += 1
                 continue
             self._counts["described"] += 1
-            prompt = labelling_prompt(self._cfg.goal, self._text.text(outputs))
+            prompt = labeling_prompt(self._cfg.goal, self._text.text(outputs))
             self._submit(self._judge, self._judging, key, prompt, None)
 
     def _labels(self) -> dict[bytes, int]:
@@ -254,7 +254,7 @@ class ServedLabeller:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """See `Labeller.metrics`."""
+        """See `Labeler.metrics`."""
         counts = {name: float(count) for name, count in self._counts.items()}
         paid = {name: self._describer.metrics()[name] for name in ("calls", "cost")}
         failed = {
@@ -264,14 +264,14 @@ class ServedLabeller:
         return {**counts, **paid, **failed}
 
     def state(self) -> dict[str, float]:
-        """See `Labeller.state`."""
+        """See `Labeler.state`."""
         return self._describer.state()
 
     def load(self, state: Mapping[str, float]) -> None:
-        """See `Labeller.load`."""
+        """See `Labeler.load`."""
         self._describer.load(state)
 
     def close(self) -> None:
-        """See `Labeller.close`."""
+        """See `Labeler.close`."""
         self._describer.close()
         self._judge.close()

@@ -1,4 +1,4 @@
-"""Asks a labeller about pairs of segments, unless their answers are kept."""
+"""Asks a labeler about pairs of segments, unless their answers are kept."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import check_count, unknown
-from robotrl.rewards.preferences.labellers.browser import BrowserCfg, BrowserLabeller
-from robotrl.rewards.preferences.labellers.labels import Labeller, LabelStore, Question
-from robotrl.rewards.preferences.labellers.served import ServedLabeller, ServedLabellerCfg
-from robotrl.rewards.preferences.labellers.synthetic import SyntheticCfg, SyntheticLabeller
+from robotrl.rewards.preferences.labelers.browser import BrowserCfg, BrowserLabeler
+from robotrl.rewards.preferences.labelers.labels import Labeler, LabelStore, Question
+from robotrl.rewards.preferences.labelers.served import ServedLabeler, ServedLabelerCfg
+from robotrl.rewards.preferences.labelers.synthetic import SyntheticCfg, SyntheticLabeler
 from robotrl.rewards.scoring.cache import KEY_BYTES
 
-LabellerName = Literal["synthetic", "endpoint", "browser"]
+LabelerName = Literal["synthetic", "endpoint", "browser"]
 
 
 @dataclass(frozen=True)
-class LabellingCfg:
+class LabelingCfg:
     """Who says which of two segments is better, and what he is shown."""
 
-    by: LabellerName = "synthetic"
+    by: LabelerName = "synthetic"
     """"synthetic": the sim's own reward with errors; "endpoint": a served vision-language model; "browser": a person on
     a page in the browser."""
     length: int = 25
@@ -40,17 +40,17 @@ class LabellingCfg:
     pixels: int = 128
     """Width and height of a camera's pictures."""
     synthetic: SyntheticCfg = field(default_factory=SyntheticCfg)
-    endpoint: ServedLabellerCfg = field(default_factory=ServedLabellerCfg)
+    endpoint: ServedLabelerCfg = field(default_factory=ServedLabelerCfg)
     browser: BrowserCfg = field(default_factory=BrowserCfg)
 
-    def check(self, field: str = "labeller") -> None:
-        """Check the settings, those of the chosen labeller included.
+    def check(self, field: str = "labeler") -> None:
+        """Check the settings, those of the chosen labeler included.
 
         Raises:
             ConfigError: a setting is out of range.
         """
-        if self.by not in LABELLERS:
-            raise unknown(f"{field}.by", str(self.by), LABELLERS)
+        if self.by not in LABELERS:
+            raise unknown(f"{field}.by", str(self.by), LABELERS)
         check_count(f"{field}.length", self.length, 1, 100_000, "a number of steps")
         check_count(f"{field}.frames", self.frames, 1, self.length, "a number of pictures, at most one a step")
         check_count(f"{field}.pixels", self.pixels, 8, 2048, "pixels")
@@ -59,12 +59,12 @@ class LabellingCfg:
         )
 
 
-LABELLERS: dict[str, Callable[[LabellingCfg], Labeller]] = {
-    "synthetic": lambda cfg: SyntheticLabeller(cfg.synthetic),
-    "endpoint": lambda cfg: ServedLabeller(cfg.endpoint, "labeller.endpoint"),
-    "browser": lambda cfg: BrowserLabeller(cfg.browser),
+LABELERS: dict[str, Callable[[LabelingCfg], Labeler]] = {
+    "synthetic": lambda cfg: SyntheticLabeler(cfg.synthetic),
+    "endpoint": lambda cfg: ServedLabeler(cfg.endpoint, "labeler.endpoint"),
+    "browser": lambda cfg: BrowserLabeler(cfg.browser),
 }
-"""Name to what makes the labeller."""
+"""Name to what makes the labeler."""
 
 
 class PairKeys(NamedTuple):
@@ -84,7 +84,7 @@ ClipMaker = Callable[[Sequence[int]], NDArray[np.uint8]]
 
 
 class LabelDesk:
-    """A labeller with the store of its answers.
+    """A labeler with the store of its answers.
 
     Args:
         cfg: settings.
@@ -94,12 +94,12 @@ class LabelDesk:
         DataError: the store cannot be used.
     """
 
-    def __init__(self, cfg: LabellingCfg) -> None:
+    def __init__(self, cfg: LabelingCfg) -> None:
         cfg.check()
-        self._labeller = LABELLERS[cfg.by](cfg)
-        shown = f":{cfg.view}:{cfg.frames}:{cfg.pixels}" if self._labeller.needs_clips else ""
-        self.identity = f"{self._labeller.identity}{shown}"
-        self._store = LabelStore(cfg.store, self.identity, "labeller.store")
+        self._labeler = LABELERS[cfg.by](cfg)
+        shown = f":{cfg.view}:{cfg.frames}:{cfg.pixels}" if self._labeler.needs_clips else ""
+        self.identity = f"{self._labeler.identity}{shown}"
+        self._store = LabelStore(cfg.store, self.identity, "labeler.store")
         self._open = dict[bytes, PairKeys]()
         self._ready = dict[bytes, int]()
         self._asked, self._known = 0, 0
@@ -107,13 +107,13 @@ class LabelDesk:
 
     @property
     def needs_clips(self) -> bool:
-        """True if the labeller looks at pictures."""
-        return self._labeller.needs_clips
+        """True if the labeler looks at pictures."""
+        return self._labeler.needs_clips
 
     @property
     def pending(self) -> int:
         """Number of questions that will be answered later."""
-        return self._labeller.pending
+        return self._labeler.pending
 
     def ask(self, pairs: Sequence[PairKeys], advantage: Sequence[float], clips: ClipMaker | None) -> None:
         """Ask about pairs; those whose answer is kept cost nothing.
@@ -121,7 +121,7 @@ class LabelDesk:
         Args:
             pairs: (P,) the pairs.
             advantage: (P,) see `Question`.
-            clips: makes the pictures of pairs; called only for those that are asked about. None where the labeller
+            clips: makes the pictures of pairs; called only for those that are asked about. None where the labeler
                 needs none.
         """
         rows: list[int] = []
@@ -137,7 +137,7 @@ class LabelDesk:
             return
         self._asked += len(rows)
         pictures = clips(rows) if self.needs_clips and clips is not None else [None] * len(rows)
-        self._labeller.ask(
+        self._labeler.ask(
             [
                 Question(pairs[row].question, float(advantage[row]), shown)
                 for row, shown in zip(rows, pictures, strict=True)
@@ -151,7 +151,7 @@ class LabelDesk:
             wait_s: seconds to wait for those of all open questions.
         """
         found, self._ready = self._ready, {}
-        for key, answer in self._labeller.collect(wait_s).items():
+        for key, answer in self._labeler.collect(wait_s).items():
             pair = self._open.pop(key, None)
             if pair is None:
                 continue
@@ -165,19 +165,19 @@ class LabelDesk:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """Scalars to log: questions asked, answers that were kept from before, and those of the labeller."""
-        return {"asked": float(self._asked), "known": float(self._known), **self._labeller.metrics()}
+        """Scalars to log: questions asked, answers that were kept from before, and those of the labeler."""
+        return {"asked": float(self._asked), "known": float(self._known), **self._labeler.metrics()}
 
     def state(self) -> dict[str, float]:
-        """See `Labeller.state`."""
-        return self._labeller.state()
+        """See `Labeler.state`."""
+        return self._labeler.state()
 
     def load(self, state: Mapping[str, float]) -> None:
-        """See `Labeller.load`."""
+        """See `Labeler.load`."""
         if state:
-            self._labeller.load(state)
+            self._labeler.load(state)
 
     def close(self) -> None:
-        """End the labeller, and sync the store."""
-        self._labeller.close()
+        """End the labeler, and sync the store."""
+        self._labeler.close()
         self._store.close()

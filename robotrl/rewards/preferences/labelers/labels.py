@@ -24,14 +24,14 @@ class Question(NamedTuple):
     advantage: float
     """How much better the second segment is by the sim's own reward, which synthetic answers go by."""
     clips: NDArray[np.uint8] | None
-    """(2, F, h, w, 3): F pictures of each segment, in the order of time; None where the labeller needs none."""
+    """(2, F, h, w, 3): F pictures of each segment, in the order of time; None where the labeler needs none."""
 
 
-class Labeller(Protocol):
+class Labeler(Protocol):
     """Answers questions, at once or later."""
 
     identity: str
-    """Text that differs between labellers whose answers may differ."""
+    """Text that differs between labelers whose answers may differ."""
     needs_clips: bool
     """True if it looks at pictures."""
 
@@ -72,12 +72,12 @@ class Labeller(Protocol):
 class LabelStore:
     """Answers by the contents of their pairs, in memory and, with a directory, on disk.
 
-    A pair that is asked about in the other order has the opposite answer. Answers of other labellers in the same
+    A pair that is asked about in the other order has the opposite answer. Answers of other labelers in the same
     directory are left alone. Damaged rows are dropped with a warning, and their pairs asked about again.
 
     Args:
         directory: directory of the answers; None keeps them in memory only.
-        identity: the labeller's.
+        identity: the labeler's.
         field: name of the setting that names the directory, for errors.
 
     Raises:
