@@ -107,9 +107,10 @@ def _play(
     camera = cfg.view or sim.cameras[0]
     if camera not in sim.cameras:
         raise unknown("labeler.view", camera, [*pictures, *sim.cameras])
-    sim.queue_states([play.state_id for play in plays])
     whole: Any = sim
-    obs = whole.reset(seed=0)
+    whole.reset(seed=0)  # a seed empties the queue
+    sim.queue_states([play.state_id for play in plays])
+    obs = whole.reset()
     _check_starts(dataset, plays, obs)
     found = dict[int, NDArray[np.uint8]]()
     for step in range(max(len(play.actions) for play in plays) + 1):

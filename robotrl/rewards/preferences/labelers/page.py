@@ -26,7 +26,7 @@ h1 { font-size: 1.35rem; margin: 0; overflow-wrap: anywhere; }
 .clip:hover { border-color: var(--accent); }
 .clip:focus-visible, .other button:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
 .clip.chosen { border-color: var(--accent); box-shadow: 0 0 0 3px var(--accent); }
-canvas { width: 100%; display: block; background: #000; image-rendering: auto; }
+canvas { width: 100%; max-height: 62vh; object-fit: contain; display: block; background: #000; }
 .clip span { padding: 10px 12px; font-weight: 600; }
 kbd { font: 600 .85em ui-monospace, monospace; border: 1px solid var(--line); border-bottom-width: 2px;
   border-radius: 5px; padding: 1px 7px; margin: 0 4px; background: var(--ground); }
@@ -40,7 +40,7 @@ kbd { font: 600 .85em ui-monospace, monospace; border: 1px solid var(--line); bo
 footer { color: var(--dim); font-size: .9rem; text-align: center; margin-top: 20px; }
 [hidden] { display: none !important; }
 @media (max-width: 560px) {
-  .pair { gap: 8px; } .clip span { padding: 8px 4px; font-size: .9rem; } .clip kbd { display: none; }
+  .pair { gap: 8px; } .clip span { padding: 8px 4px; font-size: .9rem; } kbd { display: none; }
   h1 { font-size: 1.1rem; } footer { display: none; }
   .other button { flex: 1 1 40%; padding: 12px 8px; }
 }
@@ -69,7 +69,7 @@ footer { color: var(--dim); font-size: .9rem; text-align: center; margin-top: 20
 <script>
 "use strict";
 const find = id => document.getElementById(id), clips = [...document.querySelectorAll(".clip")];
-let now = null, strips = [], began = 0, frozen = null, busy = false, key = 0;
+let now = null, strips = [], began = 0, frozen = null, busy = false;
 const KEYS = {ArrowLeft: 0, ArrowRight: 1, ArrowDown: -1, s: null, S: null};
 
 function frame() {
@@ -92,7 +92,7 @@ function load(pair, side) {
   return new Promise((yes, no) => {
     const image = new Image();
     image.onload = () => yes(image); image.onerror = no;
-    image.src = `clip/${pair}/${side}.png?${key++}`;
+    image.src = `clip/${pair}/${side}.png`;
   });
 }
 
