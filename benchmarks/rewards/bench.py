@@ -29,6 +29,13 @@ ARMS = {
     "carl": "CaRL's reward, written by hand",
 }
 """Rewards of the driving policies; all end episodes by the same rules."""
+PREFERENCES = {
+    "preferences-push": "IQL on `mujoco/push`",
+    "preferences-drive": "IQL on `bev/drive`",
+    "preferences-online-push": "RLPD on `mujoco/push`",
+    "preferences-online-drive": "PPO on `bev/drive`",
+}
+"""Learners whose reward is learned from 500 answers."""
 DIRECTIONS = ("ahead", "behind", "left", "right")
 SCORES = ("contrast", "contrast-mean", "goal-baseline", "lord", "threshold")
 """Methods whose score of a picture is judged."""
@@ -37,7 +44,7 @@ AUC_TARGET, SPEED_TARGET, SHARE_TARGET, MEMORY_TARGET_GIB = 0.95, 0.85, 0.05, 4.
 
 def cells(quick: bool) -> list[Cell]:
     """Cells of the table, the short ones first; `quick` is the service and one model."""
-    methods = (SERVICE, CLIP) if quick else (SERVICE, CLIP, *ARMS)
+    methods = (SERVICE, CLIP) if quick else (SERVICE, CLIP, *ARMS, *PREFERENCES)
     return [
         Cell(method, SIM, seed, ("python", "-m", "benchmarks.rewards.cell", method, str(seed), OUT), "result.json")
         for method in methods
@@ -51,7 +58,7 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
     for cell in results:
         if cell["method"] == SERVICE:
             figures |= {key: Figure.from_json(value) for key, value in cell["result"].items()}
-    for method in (CLIP, *ARMS):
+    for method in (CLIP, *ARMS, *PREFERENCES):
         rows = [cell["result"] for cell in results if cell["method"] == method]
         for key in rows[0] if rows else ():
             values = [float(row[key]) for row in rows if row.get(key) is not None]
@@ -65,7 +72,7 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
 def table(document: Mapping[str, Any]) -> str:
     """Markdown tables: the model, the service, the policies."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
-    parts = [_service(figures), _model(figures), _policies(figures)]
+    parts = [_service(figures), _model(figures), _policies(figures), _preferences(figures), _answers(figures)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
@@ -102,6 +109,32 @@ def _policies(figures: Mapping[str, Figure]) -> list[str]:
             runs = str(figures[f"{arm}_completion"].runs)
             lines.append(table_row((label, *map(_span, spans), runs)))
     head = ("reward", "collisions an episode", "route completion", "driving score", "trained in, s", "seeds")
+    return [*table_head(head), *lines] if lines else []
+
+
+def _preferences(figures: Mapping[str, Figure]) -> list[str]:
+    """Success of policies on the true reward and on those of answers."""
+    lines: list[str] = []
+    for method, label in PREFERENCES.items():
+        if f"{method}_true_success" in figures:
+            arms = (figures.get(f"{method}_{arm}_success") for arm in ("clone", "true", "return", "regret"))
+            lines.append(table_row((label, *map(_span, arms), str(figures[f"{method}_true_success"].runs))))
+    head = ("success", "cloning", "true reward", "500 answers, by return", "by regret", "seeds")
+    return [*table_head(head), *lines] if lines else []
+
+
+def _answers(figures: Mapping[str, Figure]) -> list[str]:
+    """Rank correlation with the truth by the number of answers."""
+    lines: list[str] = []
+    counts = (50, 100, 200, 500)
+    for method in PREFERENCES:
+        for truth in ("return", "regret"):
+            for form in ("return", "regret"):
+                spans = [figures.get(f"{method}_rank_{truth}_{form}_{count}") for count in counts]
+                if spans[0] is not None:
+                    name = method.removeprefix("preferences-")
+                    lines.append(table_row((name, truth, form, *map(_span, spans))))
+    head = ("rank correlation of segments", "answers go by", "learned", *(f"{count} answers" for count in counts))
     return [*table_head(head), *lines] if lines else []
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rewards import policies, scores, service
-from benchmarks.rewards.bench import ARMS, CLIP, SERVICE
+from benchmarks.rewards import policies, preferences, scores, service
+from benchmarks.rewards.bench import ARMS, CLIP, PREFERENCES, SERVICE
 from robotrl.errors import unknown
 from robotrl.utils.files import dump_json, replace_file
 
@@ -16,6 +16,7 @@ CELLS: dict[str, Callable[[str, int, Path], dict[str, Any]]] = {
     SERVICE: service.run,
     CLIP: scores.run,
     **dict.fromkeys(ARMS, policies.run),
+    **dict.fromkeys(PREFERENCES, preferences.run),
 }
 
 

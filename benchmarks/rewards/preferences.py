@@ -1,7 +1,8 @@
 """Preferences: how well a reward from 500 noisy answers orders segments, and what policies learn from it.
 
 A dataset of good and bad behavior of a sim's expert is labeled by synthetic answers, of which a tenth is wrong, and
-relabeled. IQL on it is compared with IQL on the true reward and with cloning.
+relabeled. IQL on it is compared with IQL on the true reward and with cloning. Online, RLPD and PPO learn from the
+reward of the answers and from the true one.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from robotrl.rewards.preferences.labelers.synthetic import SyntheticCfg, Truth
 from robotrl.rewards.preferences.offline import OfflinePreferencesCfg, label_pairs, learn_offline, observed
 from robotrl.rewards.preferences.relabeling import relabeled_rewards, write_relabeled
 from robotrl.rewards.preferences.segments import dataset_pool, gather, possible_starts
-from robotrl.rewards.preferences.training import train_preferences
-from robotrl.rewards.preferences.values import fit_values, true_regret
+from robotrl.rewards.preferences.stored import load_preferences, save_preferences
+from robotrl.rewards.preferences.training import PreferenceTrainingCfg, train_preferences
+from robotrl.rewards.preferences.values import ValueFitCfg, fit_values, true_regret
 from robotrl.rollout.demos import collect_demos
 from robotrl.run.logs import read_scalars
 
@@ -49,6 +51,8 @@ class Family(NamedTuple):
     """Steps of a segment."""
     policy: tuple[str, ...]
     """Flags of the policy and its evaluation."""
+    training: PreferenceTrainingCfg = PreferenceTrainingCfg()
+    values: ValueFitCfg = ValueFitCfg()
 
 
 PUSH = Family("mujoco/push", {"reward": "shaped"}, (0.1, 0.0), (0.5, 0.5), 300, 25, ("--policy", "flow"))
@@ -107,9 +111,9 @@ def merge(parts: Sequence[Dataset], out: Path) -> None:
 
 def settings(family: Family, form: Form, truth: Truth, labels: int, seed: int) -> OfflinePreferencesCfg:
     """Settings of the answers and of the ensemble."""
-    cfg = OfflinePreferencesCfg(labels=labels, seed=seed)
+    cfg = OfflinePreferencesCfg(labels=labels, values=family.values, seed=seed)
     labeler = LabelingCfg(length=family.length, synthetic=SyntheticCfg(truth, ERROR, seed=seed))
-    return replace(cfg, labeler=labeler, training=replace(cfg.training, form=form, seed=seed))
+    return replace(cfg, labeler=labeler, training=replace(family.training, form=form, seed=seed))
 
 
 def efficiency(dataset: Dataset, family: Family, seed: int, counts: Sequence[int] = COUNTS) -> dict[str, float]:
@@ -124,14 +128,14 @@ def efficiency(dataset: Dataset, family: Family, seed: int, counts: Sequence[int
     found: dict[str, float] = {}
     for truth in ("return", "regret"):
         cfg = settings(family, "return", truth, max(counts), seed)
-        labelled = label_pairs(dataset, specs, cfg)
+        labeled = label_pairs(dataset, specs, cfg)
         merit = segments.reward.double().sum(1).numpy()
         if truth == "regret":
             values = fit_values(pool, specs, cfg.values)
             merit = -true_regret(pool, values, starts, family.length, cfg.values.gamma).double().numpy()
         for form in ("return", "regret"):
             for count in counts:
-                some = labelled.pairs.rows(np.arange(min(count, len(labelled.pairs.choice))))
+                some = labeled.pairs.rows(np.arange(min(count, len(labeled.pairs.choice))))
                 training = replace(cfg.training, form=form)
                 learned = train_preferences(some, specs, dataset.action_spec, training, {})
                 score = learned.ensemble.segment_scores(segments).mean(1).double().numpy()
@@ -148,8 +152,7 @@ def relabeled(dataset: Dataset, family: Family, arm: str, seed: int, out: Path, 
         own = dataset.frames("next.reward").reshape(-1)
         rewards: NDArray[np.float32] = (own / own.std()).astype(np.float32)
     else:
-        form: Form = "regret" if arm == "regret" else "return"
-        learned, _ = learn_offline(dataset, (), settings(family, form, "return", labels, seed))
+        learned = load_preferences(learned_on(dataset, family, arm, seed, out, labels))
         rewards = relabeled_rewards(dataset, learned, 0.0, 0.0)
     write_relabeled(dataset, rewards, path, {"arm": arm})
     return path
@@ -176,3 +179,50 @@ def offline(
     algo = "bc" if arm == "clone" else "iql"
     shared = ("--algo", algo, "--algo.updates", str(updates))
     return trained(family, data, out / f"run-{arm}", seed, *shared, *flags)
+
+
+def learned_on(dataset: Dataset, family: Family, arm: str, seed: int, out: Path, labels: int = LABELS) -> Path:
+    """Directory of the preferences of an arm, "return" or "regret", learned there unless they are there."""
+    path = out / f"model-{arm}"
+    if not path.exists():
+        form: Form = "regret" if arm == "regret" else "return"
+        save_preferences(path, learn_offline(dataset, (), settings(family, form, "return", labels, seed))[0])
+    return path
+
+
+def online(name: str, arm: str, seed: int, out: Path, *flags: str, episodes: int | None = None) -> dict[str, float]:
+    """Results of one arm online: RLPD on push, with the dataset as prior data, and PPO on drive.
+
+    The reward is the sim's own ("true"), or was learned from answers on the dataset ("return", "regret").
+    """
+    family = FAMILIES[name] if episodes is None else FAMILIES[name]._replace(episodes=episodes)
+    dataset = recorded(family, out, seed)
+    reward: tuple[str, ...] = ()
+    if arm != "true":
+        model = learned_on(dataset, family, arm, seed, out)
+        reward = ("--reward", "preferences", "--reward.preferences.model", str(model))
+    options = [word for key, value in family.options.items() for word in (f"--sim.{key}", str(value))]
+    command = ["train", "--seed", str(seed), "--run-dir", str(out / f"online-{arm}"), *reward, *flags]
+    if name == "push":
+        data = relabeled(dataset, family, arm, seed, out)
+        command[1:1] = ["--sim", family.sim, *options, "--algo", "rlpd", "--dataset", str(data), "--accept-data"]
+    else:
+        command.insert(1, "drive-ppo")
+    code = main(command)
+    if code:
+        raise RobotrlError(f"robotrl train ended with code {code}")
+    last = read_scalars(out / f"online-{arm}" / "scalars.jsonl")[-1]
+    return {"success": last["eval_success"], "return": last["eval_return"], "train_s": last["learn_s"]}
+
+
+def run(method: str, seed: int, out: Path) -> dict[str, Any]:
+    """Results of a cell: "preferences-NAME" all that is learned offline, "preferences-online-NAME" online."""
+    _, *words = method.split("-")
+    name = words[-1]
+    found: dict[str, Any] = {}
+    if words[0] == "online":
+        arms = {arm: online(name, arm, seed, out) for arm in ("true", "return", "regret")}
+    else:
+        found |= efficiency(recorded(FAMILIES[name], out, seed), FAMILIES[name], seed)
+        arms = {arm: offline(name, arm, seed, out) for arm in ("clone", "true", "return", "regret")}
+    return found | {f"{arm}_{key}": value for arm, result in arms.items() for key, value in result.items()}

@@ -27,6 +27,9 @@ class ValueFitCfg:
     """Discount per step, above 0 and below 1."""
     expectile: float = 0.9
     """Expectile of the value over the recorded actions, 0.5 to below 1; towards 1 their best (IQL)."""
+    steps: int = 10
+    """Steps of a target before the next value; more of them carry rewards back faster, and credit the recorded actions
+    in between."""
     updates: int = 3000
     """Gradient steps."""
     batch: int = 256
@@ -46,13 +49,14 @@ class ValueFitCfg:
         """
         check_number(f"{field}.gamma", self.gamma, 1e-3, 0.9999)
         check_number(f"{field}.expectile", self.expectile, 0.5, 0.999)
+        check_at_least(f"{field}.steps", self.steps, 1)
         check_at_least(f"{field}.updates", self.updates, 1)
         check_at_least(f"{field}.batch", self.batch, 1)
         check_number(f"{field}.lr", self.lr, 1e-8, 1.0)
 
 
 class ValueLoss(LossModule):
-    """Upper expectile of one-step targets (Kostrikov et al. 2022, eq. 5, without critics).
+    """Upper expectile of targets of a few steps (Kostrikov et al. 2022, eq. 5, without critics).
 
     With deterministic transitions the spread of a state's targets is that of its recorded actions, so that no critic is
     needed to leave luck out.
@@ -94,14 +98,17 @@ def fit_values(pool: StepPool, observation_spec: dict[str, Spec], cfg: ValueFitC
     # a network's outputs are about 1; returns may be anything
     scale = float(pool.reward.std()) / (1 - cfg.gamma) * 0.1 or 1.0
     steps = torch.arange(len(pool.reward))
-    last = steps == pool.end - 1
-    following = torch.where(last, steps, steps + 1)
-    discount = torch.where(last & pool.terminated, 0.0, cfg.gamma)
     # nobody knows what followed the last step of an episode that was cut off
-    usable = torch.nonzero(~last | pool.terminated).squeeze(1)
+    count = (torch.where(pool.terminated, pool.end, pool.end - 1) - steps).clamp(max=cfg.steps)
+    usable = torch.nonzero(count > 0).squeeze(1)
+    ahead = torch.arange(cfg.steps)
+    rows = torch.minimum(steps[:, None] + ahead, pool.end[:, None] - 1)
+    reward = torch.where(ahead < count[:, None], pool.reward[rows] * cfg.gamma**ahead, 0.0).sum(1)
+    following = torch.minimum(steps + count, pool.end - 1)
+    discount = torch.where(steps + count == pool.end, 0.0, cfg.gamma**count)
     data = {f"obs/{key}": x[usable] for key, x in obs.items()}
     data |= {f"next/{key}": x[following[usable]] for key, x in obs.items()}
-    data |= {"reward": pool.reward[usable] / scale, "discount": discount[usable]}
+    data |= {"reward": reward[usable] / scale, "discount": discount[usable]}
     engine = Engine(
         ValueLoss(net, cfg), [ParameterGroup("net.", 10.0, 0.99)], minibatch=cfg.batch, mode="eager", eps=1e-8
     )
