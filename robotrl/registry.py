@@ -250,6 +250,7 @@ REWARDS = Table(
         "action-size": "robotrl.rewards.rules:ActionSizeCfg",
         "alive": "robotrl.rewards.rules:AliveCfg",
         "contrast": "robotrl.rewards.contrast:ContrastCfg",
+        "dual-pathway": "robotrl.rewards.dual_pathway.dual_pathway:DualPathwayCfg",
         "episode-similarity": "robotrl.rewards.episode_similarity:EpisodeSimilarityCfg",
         "function": "robotrl.rewards.function:FunctionRewardCfg",
         "goal-baseline": "robotrl.rewards.goal_baseline:GoalBaselineCfg",

@@ -136,3 +136,27 @@ def robot_synthesis(semantic: Tensor, effort: Tensor) -> Tensor:
         effort: (n,) mean square of the action in parts of its largest magnitude, 0 to 1.
     """
     return semantic * (1.0 - 0.5 * effort.clamp(0.0, 1.0))
+
+
+def danger_probability(similarity: Tensor, safe: int, temperature: float) -> Tensor:
+    """Probability of danger (n,): softmax of the most similar sentence of danger against the mean of the safe ones.
+
+    Args:
+        similarity: (n, K) to K sentences, the safe ones first.
+        safe: number of safe sentences, 1 to K - 1.
+        temperature: of the softmax, above 0.
+    """
+    margin = similarity[:, safe:].max(dim=1).values - similarity[:, :safe].mean(dim=1)
+    return torch.sigmoid(margin / temperature)
+
+
+def two_paths(static: Tensor, risk: Tensor, product: bool) -> Tensor:
+    """Score of a scene from both paths of DriveVLM-RL: the static score, lowered by the risk where one is known.
+
+    Args:
+        static: (n,) score of the static path, 0 (dangerous) to 1 (clear).
+        risk: (n,) of the dynamic path, 0 to 1; NaN where none is known.
+        product: True: their product counts; else the lower of the two.
+    """
+    safe = torch.where(risk.isnan(), 1.0, 1.0 - risk)
+    return static * safe if product else torch.minimum(static, safe)

@@ -37,8 +37,9 @@ from robotrl.spec import (
     Step,
     SuccessRule,
 )
+from robotrl.spec.captions import ActionCaptions, HasActionCaptions
 from robotrl.spec.late_rewards import HasLateRewards, LateRewards
-from robotrl.spec.vehicle import HasVehicleObs, VehicleObs
+from robotrl.spec.vehicle import HasTimeToCollision, HasVehicleObs, VehicleObs
 
 if TYPE_CHECKING:
     import gymnasium
@@ -285,6 +286,23 @@ class _VehicleObs(WrappedSim):
         return self.sim.vehicle_obs
 
 
+class _TimeToCollision(WrappedSim):
+    def time_to_collision_s(self) -> NDArray[np.float64]:
+        """Time (N,) to the ego's next collision."""
+        return self.sim.time_to_collision_s()
+
+
+class _ActionCaptions(WrappedSim):
+    @property
+    def action_captions(self) -> ActionCaptions:
+        """Anchor actions in words."""
+        return self.sim.action_captions
+
+    def action_contexts(self) -> NDArray[np.float64]:
+        """Numbers (N, contexts) that the context of an action depends on."""
+        return self.sim.action_contexts()
+
+
 class _LateRewards(WrappedSim):
     def late_rewards(self, wait: bool) -> LateRewards:
         """Changes since the last call."""
@@ -322,6 +340,8 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasReasons: _Reasons,
     HasLateRewards: _LateRewards,
     HasVehicleObs: _VehicleObs,
+    HasTimeToCollision: _TimeToCollision,
+    HasActionCaptions: _ActionCaptions,
 }
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from robotrl.registry import REWARDS, make_sim
 from robotrl.rewards.action_alignment import ActionAlignmentCfg
 from robotrl.rewards.contrast import ContrastCfg
+from robotrl.rewards.dual_pathway.dual_pathway import DualPathwayCfg
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.episode_similarity import EpisodeSimilarityCfg
 from robotrl.rewards.function import FunctionRewardCfg
@@ -143,6 +144,23 @@ def vlm_score(folder: Path) -> RewardCase:
     return RewardCase("vlm-score", cfg, changed, drive)
 
 
+def dual_pathway(folder: Path) -> RewardCase:
+    base: dict[str, Any] = {"view": "near", "pixels": 16, "window": (-1.0, 1.0), "frames": 2, "frame_gap": 2}
+    cfg = DualPathwayCfg(
+        model=contrast(folder).cfg.model, good=GOOD, bad=BAD, gate_ttc_s=5.0, ask_gap=2, risk="clip", **base
+    )
+    changed = (
+        replace(cfg, bad=BAD[:1]),
+        replace(cfg, gate="words", gate_threshold=0.1),
+        replace(cfg, static=False),
+        replace(cfg, dynamic=False),
+        replace(cfg, frames=3),
+        replace(cfg, fusion="product"),
+        replace(cfg, risk_max_age=3),
+    )
+    return RewardCase("dual-pathway", cfg, changed, drive)
+
+
 CASES: dict[str, Callable[[Path], RewardCase]] = {
     "task": lambda _: RewardCase("task", TaskRewardCfg(), (), walk),
     "task on reach": lambda _: RewardCase("task", TaskRewardCfg(), (), reach),
@@ -167,6 +185,10 @@ CASES: dict[str, Callable[[Path], RewardCase]] = {
         for name in ("goal-baseline", "lord", "threshold", "episode-similarity", "action-alignment")
     },
     "vlm-score": vlm_score,
+    "dual-pathway": dual_pathway,
+    "dual-pathway, words, dynamic alone": lambda folder: dual_pathway(folder)._replace(
+        cfg=replace(dual_pathway(folder).cfg, gate="words", gate_threshold=0.0, static=False, every=2), changed=()
+    ),
     "progress": lambda _: RewardCase(
         "progress", ProgressRewardCfg(), (ProgressRewardCfg(0.2), ProgressRewardCfg(form="raw")), walk
     ),

@@ -13,12 +13,14 @@ from torch.nn import functional as F
 from robotrl.fn.language_reward import (
     alignment_margin,
     contrast,
+    danger_probability,
     driving_synthesis,
     episode_similarity,
     goal_baseline,
     opposite,
     quantile_window,
     thresholded,
+    two_paths,
     windowed,
 )
 
@@ -84,3 +86,15 @@ def test_the_margin_ignores_neighbors_of_the_taken_action() -> None:
     taken = torch.tensor([0, 0])
     # of the first, 0.5 against 0.2, as action 1 is a neighbor; of the second, 0.2 against 0.5: nothing
     assert alignment_margin(similarity, taken, neighbors, 1.0).tolist() == pytest.approx([0.3, 0.0])
+
+
+def test_the_probability_of_danger_by_hand() -> None:
+    # safe 0.2 in the mean, danger 0.5 at most: 0.3 / 0.1 in the exponent
+    similarity = torch.tensor([[0.1, 0.3, 0.5, -0.5]])
+    assert danger_probability(similarity, 2, 0.1).tolist() == pytest.approx([1 / (1 + math.exp(-3.0))])
+
+
+def test_two_paths_by_hand() -> None:
+    static, risk = torch.tensor([0.9, 0.3, 0.5]), torch.tensor([0.6, 0.2, math.nan])
+    assert two_paths(static, risk, product=False).tolist() == pytest.approx([0.4, 0.3, 0.5])
+    assert two_paths(static, risk, product=True).tolist() == pytest.approx([0.36, 0.24, 0.5])

@@ -86,6 +86,10 @@ class ClipMemory:
         there = (self._step[rows, env[:, None]] == at).all(axis=1) & (self._step[row, env] == step)
         return self._pictures[rows, env[:, None]], there
 
+    def episode(self, step: NDArray[np.int64], env: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(n,) step of the first picture of the episode that pictures (step, env), (n,) each, belong to."""
+        return self._first[self._row(step), env]
+
     def newest(self, step: int, envs: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Pictures (n, h, w, 3) that were added at a step."""
         return self._pictures[self._row(step), envs]
@@ -99,10 +103,16 @@ class ClipMemory:
         own = {"pictures": self._pictures, "step": self._step, "first": self._first, "began": self._began}
         return {key: x.copy() for key, x in own.items()}
 
-    def load(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Restore the result of `state`."""
-        self._pictures[:], self._step[:] = state["pictures"], state["step"]
-        self._first[:], self._began[:] = state["first"], state["began"]
+    def load(self, state: dict[str, NDArray[np.generic]], shift: int = 0) -> None:
+        """Restore the result of `state`; `shift`, a multiple of `period`, is added to the numbers of steps."""
+        self._pictures[:] = state["pictures"]
+        for place, key in ((self._step, "step"), (self._first, "first"), (self._began, "began")):
+            place[:] = np.where(state[key] == NONE, NONE, state[key] + shift)
+
+    @property
+    def period(self) -> int:
+        """Number of steps after which rows are used again."""
+        return self._rows * self._every
 
 
 class ClipFeed:

@@ -229,12 +229,7 @@ class LanguageReward:
 
     def load(self, state: dict[str, NDArray[np.generic]]) -> None:
         """See `RewardSource.load`."""
-        if int(state["pending"]):
-            warnings.warn(
-                f"reward {self._name!r}: {int(state['pending'])} scores were on their way when the state was saved;"
-                " they are lost, and the run goes on, not exactly",
-                stacklevel=2,
-            )
+        warn_of_lost(self._name, int(state["pending"]))
         # states of before had no cost
         self._scenes.charge(int(state["paid"]), float(state.get("cost", 0.0)))
         self._due_in = int(state["due_in"])
@@ -272,6 +267,16 @@ def language_reward(
     identity = hashlib.sha256(repr(settings).encode()).hexdigest()
     scenes = SceneScores(feed, opened.scores, sim.num_envs)
     return LanguageReward(name, cfg, scenes, len(prompts), term(opened.prompts), sim.num_envs, identity)
+
+
+def warn_of_lost(name: str, pending: int) -> None:
+    """Warn of scores that were on their way when a state was saved, if there were any."""
+    if pending:
+        warnings.warn(
+            f"reward {name!r}: {pending} scores were on their way when the state was saved; they are lost, and the run"
+            " goes on, not exactly",
+            stacklevel=3,
+        )
 
 
 def check_prompts(name: str, field: str, prompts: tuple[str, ...]) -> None:
