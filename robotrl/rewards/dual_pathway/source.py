@@ -105,7 +105,7 @@ class DualPathwayReward:
         self._static, self._dynamic, self._truth_of = static, dynamic, truth
         self._product, self._shape, self._num_envs = product, shape, num_envs
         kept = cfg.kept_steps
-        self._scenes = None if static is None else SceneScores(_Newest(self), static.scores, num_envs)
+        self._scenes = None if static is None else SceneScores(_Newest(self, feed.shape), static.scores, num_envs)
         self._score = StandingAnswers(num_envs, kept, cfg.max_age)
         self._risk = StandingAnswers(num_envs, kept, 0 if dynamic is None else dynamic.max_age)
         self._notes = torch.zeros(kept, num_envs, shape.width)
@@ -341,7 +341,8 @@ class DualPathwayReward:
         behind = max(0, self._clock + self._cfg.kept_steps - clock)
         shift = -(-behind // period) * period
         self._clock, self._due_in = clock + shift, int(state["due_in"])
-        self._last[:], self._last_episode[:] = np.where(state["last"] == NONE, NONE, state["last"] + shift)
+        last = state["last"].astype(np.int64)
+        self._last[:], self._last_episode[:] = np.where(last == NONE, NONE, last + shift)
         self.gate.load(state["gate"])
         for prefix, part in self._parts().items():
             own = {key.removeprefix(f"{prefix}/"): x for key, x in state.items() if key.startswith(f"{prefix}/")}
@@ -355,10 +356,10 @@ class _Newest:
     """Pictures that were just taken, so that none is drawn twice; a `PictureFeed`."""
 
     name = "newest"
+    shape: tuple[int, int]
 
-    def __init__(self, source: DualPathwayReward) -> None:
-        self._source = source
-        self.shape = (0, 0)
+    def __init__(self, source: DualPathwayReward, shape: tuple[int, int]) -> None:
+        self._source, self.shape = source, shape
 
     def visible(self, transition: SimTransition) -> Tensor:
         """See `PictureFeed`."""

@@ -73,9 +73,9 @@ class StandingAnswers:
         cell = (step % self._kept, env[:, None].expand_as(step))
         there = (step < end) & (step > end - 1 - self._kept)
         there &= self._began_at[cell] == self._began_at[picture % self._kept, env][:, None]
-        there &= self._refers[cell] < picture[:, None]
-        rows, envs = cell[0][there], cell[1][there]
-        self._refers[rows, envs] = picture[:, None].expand_as(step)[there]
+        # several pictures may come at once, in any order: the newest of a step counts
+        place = cell[0][there] * self._refers.shape[1] + cell[1][there]
+        self._refers.view(-1).scatter_reduce_(0, place, picture[:, None].expand_as(step)[there], "amax")
 
     def take(self, picture: Tensor, env: Tensor, answer: Tensor, end: int) -> Cells:
         """Take answers (n,) about pictures, and give them to the steps before `end` that refer to these."""

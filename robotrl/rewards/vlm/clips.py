@@ -107,7 +107,8 @@ class ClipMemory:
         """Restore the result of `state`; `shift`, a multiple of `period`, is added to the numbers of steps."""
         self._pictures[:] = state["pictures"]
         for place, key in ((self._step, "step"), (self._first, "first"), (self._began, "began")):
-            place[:] = np.where(state[key] == NONE, NONE, state[key] + shift)
+            steps = state[key].astype(np.int64)
+            place[:] = np.where(steps == NONE, NONE, steps + shift)
 
     @property
     def period(self) -> int:
