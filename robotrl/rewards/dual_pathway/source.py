@@ -217,11 +217,17 @@ class DualPathwayReward:
         row = cells.step % len(self._reward)
         change, fresh = value[valid] - self._reward[row, cells.env], ~self._valid[row, cells.env]
         self._reward[row, cells.env], self._valid[row, cells.env] = value[valid], True
-        self._late.append(ScoredLate(cells.step, cells.env, change, fresh, self._age(cells)))
+        late = (cells.step, cells.env, change, fresh, self._age(cells))
+        self._late.append(ScoredLate(*(x.numpy() for x in late)))
 
-    def _kept(self, answers: SceneAnswers) -> SceneAnswers:
+    def _kept(self, answers: SceneAnswers) -> tuple[Tensor, Tensor, Tensor]:
+        """Pictures (n,), envs (n,) and outputs (n, K) of the answers that are not too old."""
         recent = answers.step > self._clock - 1 - self._cfg.kept_steps
-        return SceneAnswers(*(x[recent] for x in answers))
+        return (
+            torch.from_numpy(answers.step[recent]),
+            torch.from_numpy(answers.env[recent]),
+            torch.from_numpy(answers.outputs[recent]),
+        )
 
     def _take_static(self, end: int, wait_s: float) -> Cells:
         static, none = self._static, torch.zeros(0, dtype=torch.int64)
@@ -247,9 +253,8 @@ class DualPathwayReward:
             return Cells(none, none)
         scores = self._dynamic.scores
         found = scores.wait(wait_s) if wait_s else scores.collect()
-        tickets = torch.from_numpy(found.tickets[found.valid])
-        outputs = torch.from_numpy(found.outputs[found.valid])
-        picture, env, risk = self._kept(SceneAnswers(tickets // self._num_envs, tickets % self._num_envs, outputs))
+        steps, envs = np.divmod(found.tickets[found.valid], self._num_envs)
+        picture, env, risk = self._kept(SceneAnswers(steps, envs, found.outputs[found.valid]))
         return self._risk.take(picture, env, risk[:, 0], end) if len(picture) else Cells(none, none)
 
     def _value(self, cells: Cells) -> tuple[Tensor, Tensor]:
@@ -277,7 +282,7 @@ class DualPathwayReward:
         late, self._late = self._late, []
         if not late:
             return LateScores.none()
-        step, env, change, fresh, age = (torch.cat(parts) for parts in zip(*late, strict=True))
+        step, env, change, fresh, age = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*late, strict=True))
         return LateScores(self._clock - 1 - step, env, change, fresh, age)
 
     def metrics(self) -> dict[str, float]:
