@@ -235,8 +235,8 @@ def flags_of(*words: str) -> set[str]:
 
 def subject(words: list[str]) -> tuple[str, ...]:
     """The command whose help lists the flags that these words have."""
-    if words[:3] == ["reward", "train", "preferences"]:
-        return "reward", "train", "preferences"
+    if words[:2] == ["reward", "train"] and words[2:3] in (["clip"], ["preferences"]):
+        return "reward", "train", words[2]
     if words[0] == "reward" and len(words) > 1 and not words[1].startswith("-"):
         return words[0], words[1], *chosen("--reward", words)
     if words[0] != "train":

@@ -87,17 +87,17 @@ class GateCounters:
     """Scenes that matter by the sim's own truth."""
     caught: int = 0
     """Those of them for which the gate was open."""
-    judged: int = 0
+    comparable: int = 0
     """Scenes of which the sim says whether they matter."""
-    open_judged: int = 0
+    open_comparable: int = 0
 
     def count(self, opened: Tensor, truth: Tensor | None) -> None:
         """Count decisions (n,) bool, with the truth (n,) bool where the sim knows it."""
         self.seen += len(opened)
         self.open += int(opened.sum())
         if truth is not None:
-            self.judged += len(opened)
-            self.open_judged += int(opened.sum())
+            self.comparable += len(opened)
+            self.open_comparable += int(opened.sum())
             self.true += int(truth.sum())
             self.caught += int((truth & opened).sum())
 
@@ -112,8 +112,8 @@ class GateCounters:
         }
         if self.true:
             out["gate_recall"] = self.caught / self.true
-        if self.open_judged:
-            out["gate_precision"] = self.caught / self.open_judged
+        if self.open_comparable:
+            out["gate_precision"] = self.caught / self.open_comparable
         return out
 
     def state(self) -> NDArray[np.int64]:
