@@ -23,12 +23,21 @@ PEERS: dict[str, str] = {}
 SIM = "bev/drive"
 SEEDS = (0, 1, 2)
 CLIP, SERVICE = "clip", "service"
+STATE, CARL, ALIGNMENT = "state", "carl", "action-alignment"
 ARMS = {
-    "state": "speed and lane terms alone",
-    "contrast": "the same with contrasting language goals",
-    "carl": "CaRL's reward, written by hand",
+    STATE: "speed and lane terms alone",
+    "contrast": "contrasting language goals give the desired speed (VLM-RL)",
+    CARL: "CaRL's reward, written by hand",
 }
-"""Rewards of the driving policies; all end episodes by the same rules."""
+"""Rewards of the driving policies, of three seeds each; all end episodes by the same rules."""
+BASELINES = {
+    "goal-baseline": "the goal-baseline projection gives the desired speed (VLM-RM)",
+    "lord": "distance from danger gives the desired speed (LORD)",
+    "threshold": "speed and lane terms, and 1 or -1 by a threshold (VLM-SR)",
+    "episode-similarity": "speed and lane terms, and one score an episode (RoboCLIP)",
+    ALIGNMENT: "speed and lane terms, and the margin of the action (Found-RL)",
+}
+"""Further rewards, of one seed."""
 PREFERENCES = {
     "preferences-push": "IQL on `mujoco/push`",
     "preferences-drive": "IQL on `bev/drive`",
@@ -44,11 +53,11 @@ AUC_TARGET, SPEED_TARGET, SHARE_TARGET, MEMORY_TARGET_GIB = 0.95, 0.85, 0.05, 4.
 
 def cells(quick: bool) -> list[Cell]:
     """Cells of the table, the short ones first; `quick` is the service and one model."""
-    methods = (SERVICE, CLIP) if quick else (SERVICE, CLIP, *ARMS, *PREFERENCES)
+    methods = (SERVICE, CLIP) if quick else (SERVICE, CLIP, *ARMS, *PREFERENCES, *BASELINES)
     return [
         Cell(method, SIM, seed, ("python", "-m", "benchmarks.rewards.cell", method, str(seed), OUT), "result.json")
         for method in methods
-        for seed in (SEEDS[:1] if quick or method == SERVICE else SEEDS)
+        for seed in (SEEDS[:1] if quick or method in (SERVICE, *BASELINES) else SEEDS)
     ]
 
 
@@ -58,7 +67,7 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
     for cell in results:
         if cell["method"] == SERVICE:
             figures |= {key: Figure.from_json(value) for key, value in cell["result"].items()}
-    for method in (CLIP, *ARMS, *PREFERENCES):
+    for method in (CLIP, *ARMS, *PREFERENCES, *BASELINES):
         rows = [cell["result"] for cell in results if cell["method"] == method]
         for key in rows[0] if rows else ():
             values = [float(row[key]) for row in rows if row.get(key) is not None]
@@ -103,7 +112,7 @@ def _model(figures: Mapping[str, Figure]) -> list[str]:
 
 def _policies(figures: Mapping[str, Figure]) -> list[str]:
     lines: list[str] = []
-    for arm, label in ARMS.items():
+    for arm, label in (ARMS | BASELINES).items():
         if f"{arm}_completion" in figures:
             spans = (figures.get(f"{arm}_{key}") for key in ("collisions", "completion", "driving", "train_s"))
             runs = str(figures[f"{arm}_completion"].runs)

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rewards import policies, preferences, scores, service
-from benchmarks.rewards.bench import ARMS, CLIP, PREFERENCES, SERVICE
+from benchmarks.rewards.bench import ARMS, BASELINES, CLIP, PREFERENCES, SERVICE
 from robotrl.errors import unknown
 from robotrl.utils.files import dump_json, replace_file
 
-CELLS: dict[str, Callable[[str, int, Path], dict[str, Any]]] = {
+CELLS: dict[str, Callable[[str, int, Path, Path], dict[str, Any]]] = {
     SERVICE: service.run,
     CLIP: scores.run,
-    **dict.fromkeys(ARMS, policies.run),
-    **dict.fromkeys(PREFERENCES, preferences.run),
+    **dict.fromkeys((*ARMS, *BASELINES), policies.run),
+    **dict.fromkeys(PREFERENCES, lambda method, seed, out, work: preferences.run(method, seed, out)),
 }
+"""Functions of method, seed, the cell's folder and the table's folder."""
 
 
 def main(method: str, seed: int, out: Path) -> None:
@@ -28,8 +29,9 @@ def main(method: str, seed: int, out: Path) -> None:
     """
     if method not in CELLS:
         raise unknown("method", method, CELLS)
-    replace_file(out / "result.json", dump_json(CELLS[method](method, seed, out)))
+    found = CELLS[method](method, seed, out, out.parents[1])  # WORK/attempt-KEY/out
+    replace_file(out / "result.json", dump_json(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]).resolve())

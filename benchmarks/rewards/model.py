@@ -1,11 +1,14 @@
-"""The small model of the driving sim that all cells use, by the documented command, and its sentences."""
+"""The small model of the driving sim that all cells of a seed use, by the documented command, and its sentences."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
+from robotrl.cli.commands.clip_reward import ClipArgs
 from robotrl.cli.main import main
 from robotrl.errors import RobotrlError
+from robotrl.rewards.vlm.small_clip import SmallClipCfg
 from robotrl.sims.bev.captions import COLLISION
 
 CLEAR, *DANGERS = COLLISION.classes
@@ -13,15 +16,29 @@ GOOD = CLEAR.test
 """Sentences that the model was not trained on, of a clear road."""
 BAD = tuple(sentence for one in DANGERS for sentence in one.test[:1])
 """One sentence for each direction that danger comes from."""
+BASELINE = "the road"
+"""Sentence of VLM-RM's baseline."""
+ACTIONS = "--actions"
 
 
-def trained(out: Path, seed: int, *flags: str) -> Path:
-    """Directory of a model, trained there unless it is there.
+def model_folder(work: Path, seed: int, *flags: str) -> Path:
+    """Folder of the model of a seed: cells of one table share it, as long as the command's defaults are the same.
+
+    Args:
+        work: folder of the table's work.
+        seed: seed of the model.
+        flags: further flags of the command that trains it.
+    """
+    settings = repr((ClipArgs("", work).__dict__ | {"out": ""}, SmallClipCfg(), flags))
+    return work / "models" / f"clip-{seed}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+
+
+def trained(path: Path, seed: int, *flags: str) -> Path:
+    """Train a model, unless it is there; returns `path`.
 
     Raises:
         RobotrlError: the command failed.
     """
-    path = out / "clip"
     if not path.exists():
         code = main(["reward", "train", "clip", "bev/drive", "--out", str(path), "--seed", str(seed), *flags])
         if code:

@@ -10,13 +10,19 @@ import torch
 from torch import Tensor
 
 from benchmarks.driving.cell import run_cell
-from benchmarks.rewards.model import BAD, GOOD, trained
+from benchmarks.rewards.bench import ALIGNMENT, CARL, STATE
+from benchmarks.rewards.model import ACTIONS, BAD, BASELINE, GOOD, model_folder, trained
 from robotrl.config import TrainCfg, WeightedReward, changed_options
 from robotrl.fn.language_reward import driving_synthesis
 from robotrl.registry import PRESETS
+from robotrl.rewards.action_alignment import ActionAlignmentCfg
 from robotrl.rewards.contrast import ContrastCfg
+from robotrl.rewards.episode_similarity import EpisodeSimilarityCfg
 from robotrl.rewards.function import FunctionRewardCfg
+from robotrl.rewards.goal_baseline import GoalBaselineCfg
+from robotrl.rewards.lord import LordCfg
 from robotrl.rewards.scoring.cfg import ServiceCfg
+from robotrl.rewards.threshold import ThresholdCfg
 from robotrl.rewards.vlm.synthesis import MAX_HEADING_RAD, MAX_OFFSET_M
 from robotrl.sims.bev.render.vectors import SCALARS
 from robotrl.sims.bev.sim import VEHICLE
@@ -27,36 +33,61 @@ EVERY = 5
 
 
 def run(
-    method: str, seed: int, out: Path, *flags: str, env_steps: int = ENV_STEPS, episodes: int = EPISODES
+    method: str, seed: int, out: Path, work: Path, *flags: str, env_steps: int = ENV_STEPS, episodes: int = EPISODES
 ) -> dict[str, Any]:
     """Scores on unseen roads of the policy of one arm."""
-    found = run_cell(cfg_of(method, seed, out, env_steps, *flags), seed, out, episodes)
+    found = run_cell(cfg_of(method, seed, work, env_steps, *flags), seed, out, episodes)
     wanted = ("completion", "driving", "success", "train_s", "env_steps_per_s")
     return {"collisions": found["collisions"] / found["routes"]} | {key: found[key] for key in wanted}
 
 
-def cfg_of(arm: str, seed: int, out: Path, env_steps: int, *flags: str) -> TrainCfg[Any, Any]:
+def cfg_of(arm: str, seed: int, work: Path, env_steps: int, *flags: str) -> TrainCfg[Any, Any]:
     """Training config of an arm: the planner's preset with another reward."""
     cfg: TrainCfg[Any, Any] = PRESETS.load("drive-ppo")()
     cfg = replace(cfg, algo=replace(cfg.algo, env_steps=env_steps))
-    if arm == "carl":
+    if arm == CARL:
         return cfg
     options = {name: value for name, value in changed_options(cfg.sim).items() if name != "end_penalty"}
-    cfg = replace(cfg, sim=replace(cfg.sim, options=options))
-    if arm == "state":
-        return replace(cfg, rewards=(WeightedReward("function", 1.0, FunctionRewardCfg(f"{__name__}:speed_and_lane")),))
-    contrast = ContrastCfg(
-        model=str(trained(out, seed, *flags)),
-        good=GOOD,
-        bad=BAD,
-        view="near",
-        every=EVERY,
-        synthesis="driving",
-        max_speed_mps=MAX_SPEED_MPS,
-        background=True,
-        service=ServiceCfg(when_full="wait"),
-    )
-    return replace(cfg, rewards=(WeightedReward("contrast", 1.0, contrast),))
+    sim = replace(cfg.sim, options=options)
+    if arm == STATE:
+        return replace(cfg, sim=sim, rewards=(_state(),))
+    own = (*flags, ACTIONS) if arm == ALIGNMENT else flags
+    return replace(cfg, sim=sim, rewards=rewards_of(arm, trained(model_folder(work, seed, *own), seed, *own)))
+
+
+def rewards_of(arm: str, model: Path) -> tuple[WeightedReward, ...]:
+    """Rewards of an arm that looks at pictures.
+
+    A score of 0 to 1 is the desired speed of the synthesis; others are added to the terms of speed and lane.
+
+    Raises:
+        KeyError: there is no such arm.
+    """
+    looks: dict[str, Any] = {
+        "model": str(model),
+        "view": "near",
+        "every": EVERY,
+        "background": True,
+        "service": ServiceCfg(when_full="wait"),
+    }
+    speed: dict[str, Any] = {"synthesis": "driving", "max_speed_mps": MAX_SPEED_MPS}
+    in_synthesis = {
+        "contrast": lambda: ContrastCfg(good=GOOD, bad=BAD, **looks, **speed),
+        "goal-baseline": lambda: GoalBaselineCfg(goal=GOOD[0], baseline=BASELINE, **looks, **speed),
+        "lord": lambda: LordCfg(bad=BAD, **looks, **speed),
+    }
+    added = {
+        "threshold": lambda: ThresholdCfg(goal=GOOD[0], **looks),
+        "episode-similarity": lambda: EpisodeSimilarityCfg(goal=GOOD[0], **looks),
+        ALIGNMENT: lambda: ActionAlignmentCfg(**looks),
+    }
+    if arm in in_synthesis:
+        return (WeightedReward(arm, 1.0, in_synthesis[arm]()),)
+    return (_state(), WeightedReward(arm, 1.0, added[arm]()))
+
+
+def _state() -> WeightedReward:
+    return WeightedReward("function", 1.0, FunctionRewardCfg(f"{__name__}:{speed_and_lane.__name__}"))
 
 
 def speed_and_lane(

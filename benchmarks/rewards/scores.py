@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.rewards.bench import DIRECTIONS, SIM
-from benchmarks.rewards.model import BAD, GOOD, trained
+from benchmarks.rewards.model import BAD, BASELINE, GOOD, model_folder, trained
 from robotrl.fn.language_reward import contrast, goal_baseline, opposite
 from robotrl.fn.progress.metrics import separation
 from robotrl.registry import make_sim
@@ -20,23 +19,20 @@ from robotrl.rewards.vlm.scenes import record_scenes
 from robotrl.utils.files import read_json
 
 FRAMES, CAMERA, PIXELS, ENVS = 12_000, "near", 64, 64
-BASELINE = "the road"
-"""Sentence of VLM-RM's baseline."""
 OTHER_SEED = 1000
 """Added to the seed, so that the frames are not those that the model's command judged."""
 
 
-def run(method: str, seed: int, out: Path, *flags: str, frames: int = FRAMES) -> dict[str, Any]:
+def run(method: str, seed: int, out: Path, work: Path, *flags: str, frames: int = FRAMES) -> dict[str, Any]:
     """AUCs of each score, overall and by direction."""
-    began = time.perf_counter()
-    path = trained(out, seed, *flags)
-    train_s = time.perf_counter() - began
-    held_out = list(read_json(path / "robotrl_clip.json", "vocabulary", 1)["held_out"])
+    path = trained(model_folder(work, seed, *flags), seed, *flags)
+    about = read_json(path / "robotrl_clip.json", "vocabulary", 1)
+    held_out = list(about["held_out"])
     sim = make_sim(SIM, num_envs=ENVS, seed=seed, scenarios=tuple(held_out))
     scenes = record_scenes(sim, CAMERA, PIXELS, frames, seed=seed + OTHER_SEED, split="test")
     sim.close()
     danger = scenes.classes[:, 0]
-    result: dict[str, Any] = {"train_s": train_s, "frames": int((danger >= 0).sum())}
+    result: dict[str, Any] = {"train_s": about["train_s"], "frames": int((danger >= 0).sum())}
     for name, score in scores_of(path, scenes.pictures).items():
         clear = score[danger == 0]
         result[f"auc_{name}"] = separation(clear, score[danger > 0])

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.kit.figures import Figure, spread
 from benchmarks.rewards.bench import MEMORY_TARGET_GIB, SHARE_TARGET, SIM, SPEED_TARGET
-from benchmarks.rewards.model import BAD, GOOD, trained
+from benchmarks.rewards.model import BAD, GOOD, model_folder, trained
 from robotrl.config import WeightedReward
 from robotrl.registry import make_sim
 from robotrl.rewards.contrast import ContrastCfg
@@ -25,6 +25,8 @@ ENVS, ROUNDS, STEPS, BLOCKING_STEPS = 64, 9, 400, 20
 EVERY = 18
 """Steps from one scored picture of an env to the next."""
 WINDOW = (-1.0, 1.0)
+UNTRAINED = ("--frames", "600", "--updates", "2")
+"""Flags of a model of the default size that has learnt nothing: its speed is that of any other."""
 SIM_CORE, SCORER_CORE = 0, 1
 
 
@@ -36,9 +38,9 @@ class Timed(NamedTuple):
     """Steps of a round."""
 
 
-def run(method: str, seed: int, out: Path, *flags: str, rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, Any]:
+def run(method: str, seed: int, out: Path, work: Path, rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, Any]:
     """Figures of interleaved rounds; the sim on one core, the scorer on another."""
-    path = trained(out, seed, *flags)
+    path = trained(model_folder(work, seed, *UNTRAINED), seed, *UNTRAINED)
     cores = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     sims = {

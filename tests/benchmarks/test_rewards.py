@@ -9,10 +9,12 @@ import pytest
 
 from benchmarks.kit.figures import Figure
 from benchmarks.rewards import policies, scores, service
-from benchmarks.rewards.bench import CLIP, DIRECTIONS, SERVICE, aggregate, cells, table
+from benchmarks.rewards.bench import ALIGNMENT, BASELINES, CLIP, DIRECTIONS, SERVICE, aggregate, cells, table
+from benchmarks.rewards.model import model_folder, trained
+from robotrl.errors import DataError
 from robotrl.registry import make_sim
 from robotrl.rewards.function import FunctionRewardCfg
-from robotrl.rewards.source import RewardSetup, SimTransition
+from robotrl.rewards.source import LateRewardSource, RewardSetup, SimTransition
 
 pytest.importorskip("open_clip")
 TINY = ("--frames", "100", "--num-envs", "16", "--updates", "2", "--batch", "4", "--image-pixels", "32")
@@ -20,14 +22,14 @@ TINY = ("--frames", "100", "--num-envs", "16", "--updates", "2", "--batch", "4",
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with a model."""
+    """Folder of a table's work, with a model."""
     folder = tmp_path_factory.mktemp("rewards")
-    scores.trained(folder, 0, *TINY)
+    trained(model_folder(folder, 0, *TINY), 0, *TINY)
     return folder
 
 
 def test_the_model_is_judged_by_every_score_and_direction(out: Path) -> None:
-    found = scores.run(CLIP, 0, out, *TINY, frames=200)
+    found = scores.run(CLIP, 0, out, out, *TINY, frames=200)
     assert found["frames"] > 20
     for name in ("contrast", "contrast-mean", "goal-baseline", "lord", "threshold"):
         assert 0 <= found[f"auc_{name}"] <= 1
@@ -43,7 +45,7 @@ def cell(method: str, result: dict[str, object]) -> dict[str, object]:
 def test_the_service_is_timed_beside_the_sim_alone(out: Path) -> None:
     before = os.sched_getaffinity(0)
     try:
-        found = service.run(SERVICE, 0, out, rounds=1, steps=10)
+        found = service.run(SERVICE, 0, out, out, rounds=1, steps=10)
     finally:
         os.sched_setaffinity(0, before)
     assert all(Figure.from_json(found[f"service_{name}"]).ratio for name in ("alone", "service", "blocking"))
@@ -53,10 +55,23 @@ def test_the_service_is_timed_beside_the_sim_alone(out: Path) -> None:
 
 
 def test_arms_differ_in_their_reward_alone(out: Path) -> None:
-    state, contrast, carl = (policies.cfg_of(arm, 0, out, 512) for arm in ("state", "contrast", "carl"))
+    state, contrast, carl = (policies.cfg_of(arm, 0, out, 512, *TINY) for arm in ("state", "contrast", "carl"))
     assert [one.name for one in (*state.rewards, *contrast.rewards)] == ["function", "contrast"] and not carl.rewards
     assert state.sim == contrast.sim and state.algo == contrast.algo == carl.algo
     assert contrast.rewards[0].cfg.background
+
+
+def test_every_arm_builds_its_rewards(out: Path) -> None:
+    model = model_folder(out, 0, *TINY)
+    for arm in ("contrast", *(name for name in BASELINES if name != ALIGNMENT)):
+        sim = make_sim("bev/drive", 2, 0)
+        for one in policies.rewards_of(arm, model):
+            source = one.cfg.build(sim, RewardSetup())
+            if isinstance(source, LateRewardSource):
+                source.close()
+        assert policies.rewards_of(arm, model)[-1].name == arm
+    with pytest.raises(DataError, match="--actions"):
+        policies.rewards_of(ALIGNMENT, model)[-1].cfg.build(sim, RewardSetup())
 
 
 def test_speed_and_lane_terms_are_those_of_a_clear_road(out: Path) -> None:
@@ -76,5 +91,5 @@ def test_speed_and_lane_terms_are_those_of_a_clear_road(out: Path) -> None:
 
 def test_cells_are_planned_for_three_seeds() -> None:
     keys = [one.key for one in cells(quick=False)]
-    assert len(keys) == len(set(keys)) == 1 + 3 * 8
+    assert len(keys) == len(set(keys)) == 1 + 3 * 8 + 5
     assert [one.key for one in cells(quick=True)] == ["service--bev-drive--0", "clip--bev-drive--0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +79,7 @@ def train_clip(argv: Sequence[str]) -> int:
     topics = sim.caption_topics if isinstance(sim, HasCaptions) else ()
     of_actions, labels = _of_actions(sim) if args.actions else ((), None)
     held_out = _held_out(args.held_out, sim.scenarios if isinstance(sim, HasScenarios) else ())
+    began_s = time.monotonic()
     with fresh_folder("--out", args.out):
         test_frames = max(args.frames // 4, 100)
         with track(args.frames + test_frames, "pictures", "frames") as bar:
@@ -100,6 +102,7 @@ def train_clip(argv: Sequence[str]) -> int:
             "camera": camera,
             "held_out": list(held_out),
             "frames": len(scenes.pictures),
+            "train_s": time.monotonic() - began_s,
             "auc": {f"{score.topic}/{score.name}": None if math.isnan(score.auc) else score.auc for score in scores},
             "actions": None if margin is None else margin._asdict(),
         }
