@@ -19,6 +19,7 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, ConfigError, check_count, check_number, out_of_range, unknown
 from robotrl.fn.language_reward import alignment_margin
+from robotrl.fn.text.words import UnknownWordError
 from robotrl.rewards.rules import ActionLimits
 from robotrl.rewards.source import RewardSetup, SimTransition
 from robotrl.rewards.vlm.actions import require_action_captions
@@ -89,7 +90,10 @@ class ActionAlignmentCfg(PictureRewardCfg):
         how = (self.temperature, self.neighbor_distance, self.calibration, self.standard)
         contexts = (self.context, self.edges, self.command, self.command_edges)
         text = repr((self.anchors, *contexts, *how))
-        return language_reward(NAME, self, prompts, lambda _: term, sim, text)
+        try:
+            return language_reward(NAME, self, prompts, lambda _: term, sim, text)
+        except UnknownWordError as error:
+            raise ConfigError(f"{error} (`robotrl reward train clip SIM --actions` teaches a sim's actions)") from error
 
 
 def of_captions(cfg: ActionAlignmentCfg, captions: ActionCaptions) -> ActionAlignmentCfg:

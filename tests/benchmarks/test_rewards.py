@@ -11,7 +11,7 @@ from benchmarks.kit.figures import Figure
 from benchmarks.rewards import policies, scores, service
 from benchmarks.rewards.bench import ALIGNMENT, BASELINES, CLIP, DIRECTIONS, SERVICE, aggregate, cells, table
 from benchmarks.rewards.model import model_folder, trained
-from robotrl.errors import DataError
+from robotrl.errors import ConfigError
 from robotrl.registry import make_sim
 from robotrl.rewards.function import FunctionRewardCfg
 from robotrl.rewards.source import LateRewardSource, RewardSetup, SimTransition
@@ -70,7 +70,7 @@ def test_every_arm_builds_its_rewards(out: Path) -> None:
             if isinstance(source, LateRewardSource):
                 source.close()
         assert policies.rewards_of(arm, model)[-1].name == arm
-    with pytest.raises(DataError, match="--actions"):
+    with pytest.raises(ConfigError, match="--actions"):
         policies.rewards_of(ALIGNMENT, model)[-1].cfg.build(sim, RewardSetup())
 
 

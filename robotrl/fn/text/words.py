@@ -13,6 +13,10 @@ from robotrl.errors import ConfigError, nearest
 _WORD = re.compile(r"\w+(?:['.-]\w+)*")
 
 
+class UnknownWordError(ConfigError):
+    """A text has a word outside the vocabulary."""
+
+
 def words_in(text: str) -> list[str]:
     """Return the words of a text, in lower case.
 
@@ -36,7 +40,8 @@ def encode(
         vocabulary: owner of the vocabulary, for errors.
 
     Raises:
-        ConfigError: a word outside the vocabulary, no word, or more than `longest`.
+        UnknownWordError: a word outside the vocabulary.
+        ConfigError: no word, or more than `longest`.
     """
     said = words_in(text)
     if not 1 <= len(said) <= longest:
@@ -45,7 +50,7 @@ def encode(
         if word not in number:
             close = nearest(word, number)
             hint = f"did you mean {close!r}? " if close else ""
-            raise ConfigError(
+            raise UnknownWordError(
                 f"{what}: word {word!r} is unknown: {hint}expected one of the {len(number)} words of {vocabulary}"
             )
     out = np.zeros(longest, np.int32)
