@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from robotrl.datasets.reader import Dataset
 from robotrl.errors import DataError, check_at_least, check_count, unknown
 from robotrl.fn.preferences import preference_probability
+from robotrl.rewards.grading import origin
 from robotrl.rewards.preferences.clips import dataset_clips
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
 from robotrl.rewards.preferences.labelers.desk import LabelDesk, LabelingCfg, PairKeys
@@ -95,19 +96,30 @@ def observed(dataset: Dataset, keys: tuple[str, ...]) -> dict[str, Spec]:
 
     Args:
         dataset: with specs.
-        keys: their names; empty takes all.
+        keys: their names; empty takes all but those that the recording sim declares privileged.
 
     Raises:
         DataError: the dataset states no specs.
         ConfigError: an unknown name.
     """
-    specs, action = dataset.observation_spec, dataset.action_spec
-    if specs is None or action is None:
-        raise DataError(f"dataset {dataset.root} does not state its observations and units: expected one of robotrl's")
+    specs, _ = stated_specs(dataset)
     for key in keys:
         if key not in specs:
             raise unknown("keys", key, specs)
-    return {key: spec for key, spec in specs.items() if key in keys or (not keys and key != "privileged")}
+    hidden = () if keys else origin(dataset).privileged
+    return {key: spec for key, spec in specs.items() if key in keys or (not keys and key not in hidden)}
+
+
+def stated_specs(dataset: Dataset) -> tuple[dict[str, Spec], Spec]:
+    """Specs of the observations and of the action of a dataset.
+
+    Raises:
+        DataError: the dataset states none.
+    """
+    specs, action = dataset.observation_spec, dataset.action_spec
+    if specs is None or action is None:
+        raise DataError(f"dataset {dataset.root} does not state its observations and units: expected one of robotrl's")
+    return specs, action
 
 
 def label_pairs(dataset: Dataset, specs: dict[str, Spec], cfg: OfflinePreferencesCfg) -> AnsweredDataset:
@@ -166,12 +178,7 @@ def learn_offline(
         "asked": labeled.asked,
         "neither": labeled.neither,
     }
-    return train_preferences(labeled.pairs, specs, _action(dataset), cfg.training, about), labeled
-
-
-def _action(dataset: Dataset) -> Spec:
-    assert dataset.action_spec is not None
-    return dataset.action_spec
+    return train_preferences(labeled.pairs, specs, stated_specs(dataset)[1], cfg.training, about), labeled
 
 
 Merit = Callable[[Ints], NDArray[np.float64]]
@@ -235,7 +242,9 @@ def _disagreement(
 ) -> Ints:
     """Rows of candidate pairs, those first on which the members disagree most."""
     length = cfg.labeler.length
-    learned = train_preferences(_answered(pool, pairs, answers, length), specs, _action(dataset), cfg.training, {})
+    learned = train_preferences(
+        _answered(pool, pairs, answers, length), specs, stated_specs(dataset)[1], cfg.training, {}
+    )
     scores = [learned.ensemble.segment_scores(gather(pool, candidates[:, side], length)) for side in (0, 1)]
     spread = preference_probability(scores[1] - scores[0]).std(1, correction=0)
     return torch.argsort(spread, descending=True, stable=True).numpy()

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from robotrl.datasets.layout import ACTION, observation_key
 from robotrl.datasets.reader import Dataset
 from robotrl.datasets.writer import DatasetWriter
-from robotrl.errors import ConfigError, DataError
+from robotrl.errors import ConfigError
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
-from robotrl.rewards.preferences.offline import observed
+from robotrl.rewards.preferences.offline import stated_specs
 from robotrl.rewards.preferences.segments import dataset_pool
 from robotrl.utils.progress import track
 
@@ -26,7 +26,7 @@ def relabeled_rewards(
     Raises:
         ConfigError: the dataset lacks an observation that they read, or has it in another form.
     """
-    specs = observed(dataset, ())
+    specs, _ = stated_specs(dataset)
     for key, spec in learned.ensemble.observation_spec.items():
         if key not in specs or (specs[key].shape, specs[key].names) != (spec.shape, spec.names):
             has = "not there" if key not in specs else f"{specs[key].shape} of {', '.join(specs[key].names)}"
@@ -50,9 +50,7 @@ def write_relabeled(dataset: Dataset, rewards: NDArray[np.float32], out: Path, n
     Raises:
         DataError: it states no specs, or the disk is full.
     """
-    specs, action = dataset.observation_spec, dataset.action_spec
-    if specs is None or action is None:
-        raise DataError(f"dataset {dataset.root} does not state its observations and units: expected one of robotrl's")
+    specs, action = stated_specs(dataset)
     own = {"length", "success", "tasks", "episode_index", "dataset_from_index", "dataset_to_index"}
     extra = [name for name in dataset.episodes if name not in own and "/" not in name]
     task = dataset.frames("task_index")
