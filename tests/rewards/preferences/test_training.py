@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from robotrl.datasets.reader import read_dataset
+from robotrl.datasets.writer import DatasetWriter
 from robotrl.engine.engine import Context
 from robotrl.errors import ConfigError, DataError
 from robotrl.fn.progress.metrics import rank_correlation
@@ -18,6 +19,7 @@ from robotrl.rewards.preferences.segments import dataset_pool, gather, possible_
 from robotrl.rewards.preferences.stored import load_preferences, save_preferences
 from robotrl.rewards.preferences.training import AnsweredPairs, PreferenceLoss, train_preferences
 from robotrl.rewards.preferences.values import ValueFitCfg, fit_values, true_regret
+from robotrl.spec import Spec
 from tests.kits.preference_kit import OFFLINE, TRAINING, pool, walks
 
 
@@ -126,7 +128,6 @@ def test_a_relabeled_dataset_has_the_learned_rewards_and_nothing_else_new(datase
 def test_values_and_regret_on_a_chain_that_can_be_worked_out():
     # three states in a row, the task ends after the third; each step is worth 1: V = 1 + g + g^2, 1 + g, 1
     from robotrl.rewards.preferences.segments import StepPool
-    from robotrl.spec import Spec
 
     count = 90
     at = torch.arange(count) % 3
@@ -152,3 +153,26 @@ def test_too_few_answers_and_unknown_observations_are_named(dataset):
         train_preferences(AnsweredPairs(first, second, np.array([1])), specs, dataset.action_spec, TRAINING, {})
     with pytest.raises(ConfigError, match="walk"):
         observed(dataset, ("wlak",))
+
+
+def test_observations_of_any_shape_are_read(tmp_path):
+    draw = np.random.default_rng(0)
+    specs = {
+        "rows": Spec((2, 3), ("x", "y", "mask"), ("m", "m", "1"), (-1.0,) * 3, (1.0,) * 3),
+        "speed": Spec((1,), ("speed",), ("m/s",), (-1.0,), (1.0,)),
+    }
+    action = Spec((2,), ("steer", "accel"), ("1", "1"), (-1.0,) * 2, (1.0,) * 2)
+    with DatasetWriter(tmp_path / "data", fps=10, observation_spec=specs, action_spec=action) as writer:
+        for _ in range(20):
+            obs = {"rows": draw.uniform(-1, 1, (8, 2, 3)), "speed": draw.uniform(-1, 1, (8, 1))}
+            writer.add_episode(
+                obs, draw.uniform(-1, 1, (8, 2)), obs["speed"][:, 0], success=False, truncated=True, task="drive"
+            )
+        writer.finish()
+    data = read_dataset(tmp_path / "data")
+    cfg = with_synthetic(replace(OFFLINE, labels=200, training=replace(TRAINING, updates=100)))
+    learned, _ = learn_offline(data, (), cfg)
+    found = dataset_pool(data, list(specs))
+    rewards = relabeled_rewards(data, learned, 0.0, 0.0)
+    assert found.obs["rows"].shape == (160, 2, 3) and found.obs["speed"].shape == (160, 1)
+    assert rank_correlation(rewards.astype(float), found.reward.double().numpy()) > 0.8
