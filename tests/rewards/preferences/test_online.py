@@ -18,8 +18,8 @@ from robotrl.rewards.preferences.labelers.synthetic import SyntheticCfg
 from robotrl.rewards.preferences.online import OnlinePreferences
 from robotrl.rewards.preferences.preferences import PreferencesCfg
 from robotrl.rewards.preferences.taken_clips import ClipTaker
-from robotrl.rewards.relabel import LateRewardedSim, reached_by, with_rewards
-from robotrl.rewards.source import RewardSetup, SimTransition
+from robotrl.rewards.relabel import LateRewardedSim, with_rewards
+from robotrl.rewards.source import ReachedObs, RewardSetup, SimTransition
 from robotrl.rewards.task import TaskRewardCfg
 from tests.kits.chat_server import ChatServer
 from tests.kits.off_policy_kit import ENVS, POLICY, SAC
@@ -211,7 +211,7 @@ def test_pictures_are_taken_of_whole_segments_only():
         before = {key: x.clone() for key, x in obs.items()}
         found = plain.step(torch.zeros(ENVS, 1))
         obs = found.obs
-        taker.see(step, SimTransition(before, torch.zeros(ENVS, 1), reached_by(found), found))
+        taker.see(step, SimTransition(before, torch.zeros(ENVS, 1), ReachedObs(found), found))
         over.append((found.terminated | found.truncated).tolist())
     assert taker.clips
     for clip in taker.clips:
