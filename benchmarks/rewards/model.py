@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from benchmarks.rewards.bench import REVISION
 from robotrl.cli.commands.clip_reward import ClipArgs
 from robotrl.cli.main import main
 from robotrl.errors import RobotrlError
@@ -29,7 +30,7 @@ def model_folder(work: Path, seed: int, *flags: str) -> Path:
         seed: seed of the model.
         flags: further flags of the command that trains it.
     """
-    settings = repr((ClipArgs("", work).__dict__ | {"out": ""}, SmallClipCfg(), flags))
+    settings = repr((ClipArgs("", work).__dict__ | {"out": ""}, SmallClipCfg(), flags, REVISION))
     return work / "models" / f"clip-{seed}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
 
 

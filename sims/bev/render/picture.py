@@ -29,12 +29,12 @@ LAYERS = (
     (raster.GREEN, (60, 190, 90)),
     (raster.YELLOW, (235, 190, 60)),
     (raster.RED, (225, 60, 50)),
-    (raster.MOTION, (150, 190, 230)),
     (raster.VEHICLE, (86, 150, 220)),
     (raster.VULNERABLE, (240, 140, 60)),
+    (raster.MOTION, (80, 235, 235)),
 )
 """Bits of a packed pixel and their colours; later ones cover earlier ones."""
-EGO, EGO_MOTION = (250, 214, 90), (252, 236, 176)
+EGO, EGO_MOTION = (250, 214, 90), (235, 90, 215)
 
 
 @cache
@@ -52,7 +52,8 @@ def colors() -> NDArray[np.uint8]:
 def draw(core: DrivingCore, ids: Sequence[int], camera: str, width: int, height: int) -> NDArray[np.uint8]:
     """Images (n, height, width, 3) of some envs; the ego is yellow and faces up.
 
-    Lines on the boxes, the ego's too, reach to where each road user will be in a second at its speed.
+    Lines from the middles of the boxes, the ego's too, reach to where these will be in a second at their speed; they
+    cover the boxes, so that slow can be told from standing, in colors that no marking of the road has.
     """
     envs = np.asarray(ids, np.int64)
     if envs.ndim != 1 or ((envs < 0) | (envs >= core.num_envs)).any():
@@ -70,8 +71,8 @@ def draw(core: DrivingCore, ids: Sequence[int], camera: str, width: int, height:
     half, wide = 0.5 * ppm * core.world.agents["length"][0, 0], 0.5 * ppm * core.world.agents["width"][0, 0]
     thin = 0.3 * ppm
     line = slice(round(middle_column - thin), max(round(middle_column + thin), round(middle_column - thin) + 1))
-    for image, speed in zip(out, core.world.egos["v"][envs], strict=True):
-        image[max(round(middle_row - ppm * float(speed)), 0) : round(middle_row), line] = EGO_MOTION
     rows, columns = (slice(round(m - h), round(m + h)) for m, h in ((middle_row, half), (middle_column, wide)))
     out[:, rows, columns] = EGO
+    for image, speed in zip(out, core.world.egos["v"][envs], strict=True):
+        image[max(round(middle_row - ppm * float(speed)), 0) : round(middle_row), line] = EGO_MOTION
     return out
