@@ -21,37 +21,49 @@ ROUTE_M = 20
 
 
 @kernel
-def time_to_collision(world: WorldState, e: int) -> tuple[float, float]:
-    """Time until the ego's box meets another road user's, if all keep speed and course.
+def time_to_touch(me: Any, ego: Any, other: Any, dx: float, dy: float, vx: float, vy: float, before_s: float) -> float:
+    """Time until another box meets the ego's, from (dx, dy) m at (vx, vy) m/s relative to it; `before_s` at most."""
+    reach = math.hypot(0.5 * me.length, 0.5 * me.width) + math.hypot(0.5 * other.length, 0.5 * other.width)
+    far = reach + before_s * math.hypot(vx, vy)
+    if dx * dx + dy * dy > far * far:
+        return before_s
+    t = 0.0
+    while t < before_s:
+        if touches_then(me, ego, other, dx + vx * t, dy + vy * t):
+            return t
+        t += TICK_S
+    return before_s
 
-    Unlike the reward's near-collision term it counts a standing ego, and road users from all directions.
+
+@kernel
+def time_to_collision(maps: Maps, world: WorldState, e: int) -> tuple[float, float]:
+    """Time until the ego's box meets another road user's or a parked car's, if all keep speed and course.
+
+    Unlike the reward's near-collision term it counts a standing ego, parked cars, and all directions.
 
     Returns:
         The time, s, `HORIZON_S` if there is none before; and the direction, rad, of the other's center now, in the
         ego's frame, left positive.
     """
     ego, agents = world.egos[e], world.agents[e]
-    me = agents[0]
+    me, row = agents[0], maps.maps[world.episodes[e].map]
     vx, vy = ego.v * ego.cos, ego.v * ego.sin
-    radius = math.hypot(0.5 * me.length, 0.5 * me.width)
-    soonest, direction = HORIZON_S, 0.0
+    soonest, nearest_x, nearest_y = HORIZON_S, 1.0, 0.0
     for slot in range(1, len(agents)):
         other = agents[slot]
         if other.kind == 0:
             continue
         dx, dy = other.x - ego.x, other.y - ego.y
-        wx, wy = other.v * other.cos - vx, other.v * other.sin - vy
-        reach = radius + math.hypot(0.5 * other.length, 0.5 * other.width)
-        far = reach + soonest * math.hypot(wx, wy)
-        if dx * dx + dy * dy > far * far:
-            continue
-        t = 0.0
-        while t < soonest:
-            if touches_then(me, ego, other, dx + wx * t, dy + wy * t):
-                soonest = t
-                direction = math.atan2(dy * ego.cos - dx * ego.sin, dx * ego.cos + dy * ego.sin)
-            t += TICK_S
-    return soonest, direction
+        t = time_to_touch(me, ego, other, dx, dy, other.v * other.cos - vx, other.v * other.sin - vy, soonest)
+        if t < soonest:
+            soonest, nearest_x, nearest_y = t, dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
+    for k in range(row.parked, row.parked + row.parkeds):
+        box = maps.parked[k]
+        dx, dy = box.x - ego.x, box.y - ego.y
+        t = time_to_touch(me, ego, box, dx, dy, -vx, -vy, soonest)
+        if t < soonest:
+            soonest, nearest_x, nearest_y = t, dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
+    return soonest, math.atan2(nearest_y, nearest_x)
 
 
 @kernel
@@ -81,7 +93,7 @@ def scene_range(maps: Maps, world: WorldState, out: Any, low: int, high: int) ->
     """Facts of the envs from `low` to `high` into `out` (N, 7), columns `FACTS`."""
     for e in range(low, high):
         ego = world.egos[e]
-        out[e, 0], out[e, 1] = time_to_collision(world, e)
+        out[e, 0], out[e, 1] = time_to_collision(maps, world, e)
         out[e, 2] = ego.v
         out[e, 3] = light_ahead(maps, world, e)
         out[e, 4] = ego.d

@@ -98,3 +98,22 @@ def test_wordings_for_tests_are_new_sentences_of_known_words() -> None:
 def test_the_sim_declares_its_captions(sim: Any) -> None:
     assert isinstance(sim, HasCaptions)
     assert sim.caption_classes().shape == (4, len(captions.TOPICS)) and sim.caption_camera in sim.cameras
+
+
+def test_time_to_collision_counts_parked_cars() -> None:
+    sim: Any = make_sim("bev/drive", 8, 0, obs="none", scenarios=("occluded-pedestrian",))
+    sim.reset(seed=0)
+    core = sim.core
+    maps, world = core.bank.arrays, core.world
+    world.agents["kind"][:, 1:] = 0
+    before = captions.facts(core)[:, 0]
+    assert (before == HORIZON_S).all()  # nobody else is there, and the lane is free
+    for e, row in enumerate(maps.maps[world.episodes["map"]]):
+        assert row["parkeds"] > 0
+        box, ego = maps.parked[row["parked"]], world.egos[e]
+        gap = 12.0 + 0.5 * (box["length"] + world.agents[e, 0]["length"])
+        ego["cos"], ego["sin"], ego["v"] = box["cos"], box["sin"], 10.0
+        ego["x"], ego["y"] = box["x"] - gap * box["cos"], box["y"] - gap * box["sin"]
+    ttc, direction = captions.facts(core)[:, :2].T
+    assert (ttc < 1.26).all()  # 12 m at 10 m/s, or another parked car before it
+    assert np.abs(direction).max() < 0.5
