@@ -66,3 +66,9 @@ def test_a_run_asks_while_it_trains_and_goes_on(tmp_path, monkeypatch, capsys):
     assert rows[0]["reward_valid/preferences"] == 0 and rows[-1]["reward_valid/preferences"] == 1
     assert rows[-1]["scoring/lost"] == 0 and abs(rows[-1]["reward/preferences"]) < 10
     assert main(["train", "--resume", "run"]) == 0
+
+
+def test_a_mistyped_kind_of_reward_is_answered_with_the_nearest(capsys):
+    assert main(["reward", "train", "preference", "walks", "--out", "model"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "'preference'" in error and "'preferences'" in error

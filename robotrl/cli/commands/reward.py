@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 USAGE = """usage: robotrl reward ACTION [options]
 
-  eval        measure any reward against a sim's ground truth, before training on it
-  train       train and calibrate a success classifier, which can stand in for a sim's reward
-  train clip  train a small model of a sim's pictures and captions, for rewards in words
+  eval               measure any reward against a sim's ground truth, before training on it
+  train              train and calibrate a success classifier, which can stand in for a sim's reward
+  train clip         train a small model of a sim's pictures and captions, for rewards in words
   train preferences  learn a reward from answers about which of two segments is better
-  relabel     write a dataset with the rewards of learned preferences
-  check       its false-positive and false-negative rates on new episodes
-  milestones  find milestones in demonstrations, and label how far each frame has come
-  process     train a process reward on such labels, and judge it on held-out episodes
-  judge       judge a process reward on other datasets
+  relabel            write a dataset with the rewards of learned preferences
+  check              false-positive and false-negative rates of a success classifier on new episodes
+  milestones         find milestones in demonstrations, and label how far each frame has come
+  process            train a process reward on such labels, and judge it on held-out episodes
+  judge              judge a process reward on other datasets
 
 robotrl reward ACTION --help shows the options."""
 
@@ -107,14 +107,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(argv: Sequence[str]) -> int:
-    if argv and argv[0] == "clip":
-        from robotrl.cli.commands.clip_reward import train_clip
+    from robotrl.cli.commands.clip_reward import train_clip
+    from robotrl.cli.commands.preference_reward import train_preferences
 
-        return train_clip(argv[1:])
-    if argv and argv[0] == "preferences":
-        from robotrl.cli.commands.preference_reward import train_preferences
-
-        return train_preferences(argv[1:])
+    kinds = {"clip": train_clip, "preferences": train_preferences}
+    if argv and argv[0] in kinds:
+        return kinds[argv[0]](argv[1:])
+    if len(argv) > 1 and not any(word.startswith("-") for word in argv[:2]):  # a success classifier's SIM stands alone
+        raise unknown("robotrl reward train", argv[0], kinds)
     args, options = parse_with_sim(TrainArgs, "robotrl reward train", argv, lambda args: sim_options(args.sim))
     check_seed(args.seed)
     SIMS.check(args.sim)
