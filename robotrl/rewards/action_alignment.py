@@ -81,6 +81,7 @@ class ActionAlignmentCfg(PictureRewardCfg):
         check_prompts(NAME, "sentences", self.sentences)
         check_number(f"reward.{NAME}.temperature", self.temperature, 1e-4, 100.0)
         check_number(f"reward.{NAME}.neighbor_distance", self.neighbor_distance, 0.0, 100.0)
+        check_count(f"reward.{NAME}.max_age", self.max_age, 1, 100_000, "a number of steps")
         check_count(f"reward.{NAME}.calibration", self.calibration, 2, 10_000_000, "a number of margins")
         if self.standard is not None and not (math.isfinite(sum(self.standard)) and self.standard[1] > 0):
             raise out_of_range(f"reward.{NAME}.standard", self.standard, "a mean and a deviation above 0")
@@ -135,6 +136,7 @@ class ActionAlignmentTerm:
     """
 
     notes_width = 2
+    judges_action = True
 
     def __init__(self, cfg: ActionAlignmentCfg, sim: VecSim) -> None:
         self._limits = ActionLimits(sim, NAME)

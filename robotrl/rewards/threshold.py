@@ -60,6 +60,7 @@ class ThresholdTerm:
     """
 
     notes_width = 0
+    judges_action = False
     obs_keys: tuple[str, ...] = ()
 
     def __init__(self, window: CalibratedWindow) -> None:

@@ -56,8 +56,9 @@ class PlainTerm:
     notes_width = 1
     obs_keys: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, judges_action: bool = False) -> None:
         self.seen = 0
+        self.judges_action = judges_action
 
     def notes(self, transition: SimTransition) -> Tensor:
         return transition.reached["walk"][:, :1].clone()
@@ -87,6 +88,7 @@ class NumberCfg:
     scorer: dict[str, Any] = field(default_factory=dict[str, Any])
     faults: dict[int, int] = field(default_factory=dict[int, int])
     scores: PictureScores | None = None
+    judges_action: bool = False
 
     def build(self, sim: VecSim, setup: RewardSetup) -> LanguageReward:
         cfg = PictureRewardCfg(
@@ -94,7 +96,7 @@ class NumberCfg:
         )
         scores = service_of(self.service, **self.scorer) if self.scores is None else self.scores
         scenes = SceneScores(NumberedPictures(sim.num_envs, self.faults), scores, sim.num_envs)
-        return LanguageReward("number", cfg, scenes, 2, PlainTerm(), sim.num_envs, "number")
+        return LanguageReward("number", cfg, scenes, 2, PlainTerm(self.judges_action), sim.num_envs, "number")
 
 
 def late_sim(sim: Any, cfg: NumberCfg, means: RewardMeans | None = None) -> LateRewardedSim:

@@ -53,6 +53,9 @@ class SceneTerm(Protocol):
 
     notes_width: int
     """S."""
+    judges_action: bool
+    """Whether the reward of a step is about its action: the step then refers to the newest picture of before it, in
+    which the action was chosen."""
     obs_keys: tuple[str, ...]
     """Observations of before the step that `notes` reads."""
 
@@ -61,7 +64,12 @@ class SceneTerm(Protocol):
         ...
 
     def see(self, outputs: Tensor, notes: Tensor) -> None:
-        """Take new outputs (n, K) into account, e.g. for a window; `notes` (n, S) are those of the picture's step."""
+        """Take new outputs into account, e.g. for a window.
+
+        Args:
+            outputs: (n, K).
+            notes: (n, S) notes of the first step that refers to each picture.
+        """
         ...
 
     def value(self, outputs: Tensor, notes: Tensor) -> Valued:
@@ -130,10 +138,8 @@ class LanguageReward:
     def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         step, self._clock = self._clock, self._clock + 1
-        if self._due_in == 0:
-            self._asked[self._scenes.ask(step, transition).numpy()] = step
-            self._due_in = self._cfg.every
-        self._due_in -= 1
+        if not self._term.judges_action:
+            self._ask(step, transition)
         notes = self._term.notes(transition).cpu()
         self._recent.push(step, self._fresh(self._asked, step), notes.numpy())
         self._take(self._scenes.collect(), end=step)
@@ -142,9 +148,18 @@ class LanguageReward:
         valid = valued & (known != NONE)
         value = np.where(valid, found, np.float32(FALLBACK))
         self._recent.give(step, value, valid)
+        if self._term.judges_action:
+            self._ask(step, transition)
         device = transition.step.reward.device
         age = np.where(valid, step - known, 0)
         return Score(*(torch.from_numpy(x).to(device) for x in (value, valid, age)))
+
+    def _ask(self, step: int, transition: SimTransition) -> None:
+        """Submit the pictures of a step, if it is one with pictures."""
+        if self._due_in == 0:
+            self._asked[self._scenes.ask(step, transition).numpy()] = step
+            self._due_in = self._cfg.every
+        self._due_in -= 1
 
     def _values(self, outputs: NDArray[np.float32], notes: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Rewards (n,) of outputs (n, K) and notes (n, S), and whether each is valid."""
@@ -161,8 +176,10 @@ class LanguageReward:
             return
         kept = answers.step > self._clock - 1 - self._cfg.kept_steps
         picture, env, outputs = answers.step[kept], answers.env[kept], answers.outputs[kept]
-        notes = torch.from_numpy(self._recent.notes[self._recent.row(picture), env])
-        self._term.see(torch.from_numpy(outputs), notes)
+        judged = picture + int(self._term.judges_action)
+        known = judged < self._clock
+        notes = torch.from_numpy(self._recent.notes[self._recent.row(judged[known]), env[known]])
+        self._term.see(torch.from_numpy(outputs[known]), notes)
         newer = (picture >= self._began[env]) & (picture > self._known[env])
         newest = self._known.copy()
         np.maximum.at(newest, env[newer], picture[newer])

@@ -82,6 +82,8 @@ class WindowedTerm:
         shape: the synthesis.
     """
 
+    judges_action = False
+
     def __init__(self, raw: RawScore, window: CalibratedWindow, shape: Shape) -> None:
         self._raw, self._window, self._shape = raw, window, shape
         self.notes_width = shape.width

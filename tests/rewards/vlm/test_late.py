@@ -70,6 +70,20 @@ def test_a_rollout_has_all_scores_before_its_advantages(horizon: int) -> None:
         assert late.tolist() == pytest.approx(at_once.tolist(), rel=1e-4)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_reward_of_actions_refers_to_the_picture_in_which_the_action_was_chosen(at_once: bool) -> None:
+    cfg = NumberCfg(max_age=1, judges_action=True, **({"scores": Immediate()} if at_once else {"scorer": DELAYED}))
+    sim = Walk(5)
+    with collector(late_sim(sim, cfg), 1) as made:
+        reward = torch.cat([made.collect(decide(1), 8).reward for _ in range(3)]).numpy()
+    over = np.stack([(record.terminated | record.truncated).numpy() for record in sim.tape])
+    assert over[:-1].any()
+    # the first action of an episode was chosen in a scene that no step reached
+    chosen_in_none = np.concatenate([np.ones((1, 5), bool), over[:-1]])
+    expected = WEIGHT * (numbers(range(-1, 23), 5) + reached(sim.tape, 0, 24))
+    assert reward == pytest.approx(np.where(chosen_in_none, 0.0, expected), rel=1e-5)
+
+
 class Immediate:
     """Scores at once, as `ImmediateScores` does, by the tests' scorer."""
 
