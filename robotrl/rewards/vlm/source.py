@@ -68,7 +68,8 @@ class SceneTerm(Protocol):
 
         Args:
             outputs: (n, K).
-            notes: (n, S) notes of the first step that refers to each picture.
+            notes: (n, S) notes of the picture's own step; of a term that judges actions those of a step that refers to
+                the picture.
         """
         ...
 
@@ -144,12 +145,16 @@ class LanguageReward:
         self._recent.push(step, self._fresh(self._asked, step), notes.numpy())
         self._take(self._scenes.collect(), end=step)
         known = self._fresh(self._known, step)
+        if self._term.judges_action:
+            refers = known != NONE
+            self._term.see(torch.from_numpy(self._outputs[refers]), notes[torch.from_numpy(refers)])
         found, valued = self._values(self._outputs, notes)
         valid = valued & (known != NONE)
         value = np.where(valid, found, np.float32(FALLBACK))
         self._recent.give(step, value, valid)
         if self._term.judges_action:
             self._ask(step, transition)
+            self._take(self._scenes.collect(), end=self._clock)
         device = transition.step.reward.device
         age = np.where(valid, step - known, 0)
         return Score(*(torch.from_numpy(x).to(device) for x in (value, valid, age)))
@@ -176,10 +181,9 @@ class LanguageReward:
             return
         kept = answers.step > self._clock - 1 - self._cfg.kept_steps
         picture, env, outputs = answers.step[kept], answers.env[kept], answers.outputs[kept]
-        judged = picture + int(self._term.judges_action)
-        known = judged < self._clock
-        notes = torch.from_numpy(self._recent.notes[self._recent.row(judged[known]), env[known]])
-        self._term.see(torch.from_numpy(outputs[known]), notes)
+        if not self._term.judges_action:
+            notes = torch.from_numpy(self._recent.notes[self._recent.row(picture), env])
+            self._term.see(torch.from_numpy(outputs), notes)
         newer = (picture >= self._began[env]) & (picture > self._known[env])
         newest = self._known.copy()
         np.maximum.at(newest, env[newer], picture[newer])
@@ -188,6 +192,8 @@ class LanguageReward:
         steps = self._recent.referring(picture, env, self._cfg.max_age, end)
         row = self._recent.row(steps.step)
         notes = torch.from_numpy(self._recent.notes[row, steps.env])
+        if self._term.judges_action:
+            self._term.see(torch.from_numpy(outputs[steps.answer]), notes)
         value, valid = self._values(outputs[steps.answer], notes)
         row, where = row[valid], steps.env[valid]
         change = value[valid] - self._recent.reward[row, where]
