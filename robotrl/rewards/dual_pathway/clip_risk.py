@@ -59,7 +59,7 @@ def make_clip_risk_scorer(**arguments: Any) -> ClipRiskScorer:
 
 
 class RiskSource(NamedTuple):
-    """What gives the risk of clips, and text that differs between sources with different answers."""
+    """Scores of the risk of clips, and text that differs between sources with different answers."""
 
     scores: PictureScores
     identity: str

@@ -20,7 +20,7 @@ from robotrl.rewards.vlm.pictures import PictureFeed
 from robotrl.rewards.vlm.recent import NONE
 from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
 from robotrl.rewards.vlm.similarity import PictureScores
-from robotrl.rewards.vlm.source import FALLBACK, ScoredLate, warn_of_lost
+from robotrl.rewards.vlm.source import FALLBACK, ScoredLate, late_scores, warn_of_lost
 from robotrl.rewards.vlm.synthesis import Shape
 from robotrl.rewards.vlm.window import CalibratedWindow
 from robotrl.rewards.vlm.windowed import RawScore
@@ -253,8 +253,7 @@ class DualPathwayReward:
             return Cells(none, none)
         scores = self._dynamic.scores
         found = scores.wait(wait_s) if wait_s else scores.collect()
-        steps, envs = np.divmod(found.tickets[found.valid], self._num_envs)
-        picture, env, risk = self._kept(SceneAnswers(steps, envs, found.outputs[found.valid]))
+        picture, env, risk = self._kept(SceneAnswers.of(found, self._num_envs))
         return self._risk.take(picture, env, risk[:, 0], end) if len(picture) else Cells(none, none)
 
     def _value(self, cells: Cells) -> tuple[Tensor, Tensor]:
@@ -280,10 +279,7 @@ class DualPathwayReward:
         """See `LateRewardSource.late`."""
         self._take(self._clock, self._cfg.wait_s if wait_s is None else wait_s)
         late, self._late = self._late, []
-        if not late:
-            return LateScores.none()
-        step, env, change, fresh, age = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*late, strict=True))
-        return LateScores(self._clock - 1 - step, env, change, fresh, age)
+        return late_scores(late, self._clock)
 
     def metrics(self) -> dict[str, float]:
         """See `LateRewardSource.metrics`."""

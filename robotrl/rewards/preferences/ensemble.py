@@ -121,7 +121,7 @@ class RewardEnsemble(nn.Module):
 
 
 class HeldOutAnswers(NamedTuple):
-    """How an ensemble does on answers that it was not trained on. NaN where there is none."""
+    """Scores of an ensemble on answers that it was not trained on. NaN where there is none."""
 
     answers: int
     agreement: float

@@ -42,7 +42,7 @@ class ChosenPairs(NamedTuple):
     """(P, 2, F, h, w, 3)."""
 
     def advantage(self) -> list[float]:
-        """How much more reward the second segment of each pair has by the sim's own."""
+        """Sum of the sim's own rewards in the second segment of each pair, less that in the first."""
         return (self.second.reward.double().sum(1) - self.first.reward.double().sum(1)).tolist()
 
 

@@ -28,7 +28,7 @@ from robotrl.spec.captions import (
 
 
 class ActionMargin(NamedTuple):
-    """How well a model knows the right action, on held-out frames and wordings."""
+    """Scores of a model that names the right action, on held-out frames and wordings."""
 
     frames: int
     right: float

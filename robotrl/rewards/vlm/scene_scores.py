@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.rewards.scoring.ledger import Answers
 from robotrl.rewards.source import SimTransition
 from robotrl.rewards.vlm.pictures import PictureFeed
 from robotrl.rewards.vlm.similarity import PictureScores
@@ -23,6 +24,12 @@ class SceneAnswers(NamedTuple):
     """(n,)."""
     outputs: NDArray[np.float32]
     """(n, K), finite."""
+
+    @classmethod
+    def of(cls, answers: Answers, num_envs: int) -> SceneAnswers:
+        """The valid ones of answers whose tickets are step * N + env."""
+        step, env = np.divmod(answers.tickets[answers.valid], num_envs)
+        return cls(step, env, answers.outputs[answers.valid])
 
 
 class SceneScores:
@@ -71,8 +78,7 @@ class SceneScores:
         """Answers since the last call; waits for those on their way, `wait_s` seconds at most."""
         found = self._scores.wait(wait_s) if wait_s else self._scores.collect()
         self.failed += int(np.count_nonzero(~found.valid))
-        step, env = np.divmod(found.tickets[found.valid], self._num_envs)
-        return SceneAnswers(step, env, found.outputs[found.valid])
+        return SceneAnswers.of(found, self._num_envs)
 
     @property
     def paid(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -48,13 +48,21 @@ class ScoredLate(NamedTuple):
     """(m,) steps from the picture to the step."""
 
 
+def late_scores(late: Sequence[ScoredLate], clock: int) -> LateScores:
+    """Steps that late answers gave another reward, counted back from step `clock`, which is the next one."""
+    if not late:
+        return LateScores.none()
+    step, env, change, fresh, age = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*late, strict=True))
+    return LateScores(clock - 1 - step, env, change, fresh, age)
+
+
 class SceneTerm(Protocol):
     """Makes rewards of a model's outputs for a picture, and of notes of the step."""
 
     notes_width: int
     """S."""
     judges_action: bool
-    """Whether the reward of a step is about its action: the step then refers to the newest picture of before it, in
+    """True if the reward of a step is about its action: the step then refers to the newest picture of before it, in
     which the action was chosen."""
     obs_keys: tuple[str, ...]
     """Observations of before the step that `notes` reads."""
@@ -208,10 +216,7 @@ class LanguageReward:
         limit_s = self._cfg.wait_s if wait_s is None else wait_s
         self._take(self._scenes.collect(limit_s), end=self._clock)
         late, self._late = self._late, []
-        if not late:
-            return LateScores.none()
-        step, env, change, fresh, age = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*late, strict=True))
-        return LateScores(self._clock - 1 - step, env, change, fresh, age)
+        return late_scores(late, self._clock)
 
     def metrics(self) -> dict[str, float]:
         """See `LateRewardSource.metrics`."""

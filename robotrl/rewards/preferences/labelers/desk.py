@@ -23,7 +23,7 @@ LabelerName = Literal["synthetic", "endpoint", "browser"]
 
 @dataclass(frozen=True)
 class LabelingCfg:
-    """Who says which of two segments is better, and what he is shown."""
+    """Labeler of pairs of segments, and the pictures that it is shown."""
 
     by: LabelerName = "synthetic"
     """"synthetic": the sim's own reward with errors; "endpoint": a served vision-language model; "browser": a person on

@@ -17,12 +17,12 @@ ANSWERS = (FIRST, SECOND, NEITHER)
 
 
 class Question(NamedTuple):
-    """Which of two segments is better?"""
+    """Question about two segments: which is better."""
 
     key: bytes
     """Of the pair in this order."""
     advantage: float
-    """How much better the second segment is by the sim's own reward, which synthetic answers go by."""
+    """Sum of the sim's own rewards in the second segment less that in the first, which synthetic answers go by."""
     clips: NDArray[np.uint8] | None
     """(2, F, h, w, 3): F pictures of each segment, in the order of time; None where the labeler needs none."""
 
@@ -57,7 +57,7 @@ class Labeler(Protocol):
         ...
 
     def state(self) -> dict[str, float]:
-        """What was paid so far, so that a resumed run keeps to its budget."""
+        """Payments so far, so that a resumed run keeps to its budget."""
         ...
 
     def load(self, state: Mapping[str, float]) -> None:
