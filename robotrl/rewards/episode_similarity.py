@@ -17,7 +17,7 @@ from torch import Tensor
 from robotrl.fn.language_reward import episode_similarity
 from robotrl.rewards.source import LateScores, RewardSetup, Score, SimTransition
 from robotrl.rewards.vlm.cfg import PictureRewardCfg
-from robotrl.rewards.vlm.pictures import picture_feed
+from robotrl.rewards.vlm.pictures import picture_feed, warn_of_other_view
 from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
 from robotrl.rewards.vlm.similarity import open_scores
 from robotrl.rewards.vlm.source import check_prompts
@@ -83,6 +83,7 @@ class EpisodeSimilarity:
         cfg.check(NAME)
         check_prompts(NAME, "goal", (cfg.goal,))
         feed = picture_feed(sim, cfg.view, cfg.pixels, f"reward.{NAME}.view")
+        warn_of_other_view(cfg.model, feed, f"reward.{NAME}.view")
         opened = open_scores(cfg, (cfg.goal,), "image", feed.shape)
         self._goal = torch.from_numpy(opened.prompts.texts[0])
         self._cfg, self._num_envs = cfg, sim.num_envs

@@ -25,7 +25,7 @@ from robotrl.rewards.served.question import QuestionCfg
 from robotrl.rewards.served.scores import EndpointScores
 from robotrl.rewards.source import RewardSetup
 from robotrl.rewards.vlm.clips import ClipMemory, ClipShape
-from robotrl.rewards.vlm.pictures import PictureFeed, picture_feed
+from robotrl.rewards.vlm.pictures import PictureFeed, picture_feed, warn_of_other_view
 from robotrl.rewards.vlm.similarity import open_scores
 from robotrl.rewards.vlm.source import check_prompts
 from robotrl.rewards.vlm.synthesis import Synthesis, synthesis_of
@@ -113,6 +113,7 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         """
         self.check(NAME)
         feed = picture_feed(sim, self.view, self.pixels, f"reward.{NAME}.view")
+        warn_of_other_view(self.model, feed, f"reward.{NAME}.view")
         return self.with_pictures(feed, sim)
 
     def with_pictures(self, feed: PictureFeed, sim: VecSim) -> DualPathwayReward:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +13,9 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, ConfigError, check_count, unknown
 from robotrl.rewards.source import SimTransition
+from robotrl.rewards.vlm.encoder import SCHEMA, WORDS_FILE
 from robotrl.spec import HasCamera, VecSim, is_picture
+from robotrl.utils.files import read_json
 
 COLORS = 3
 """Channels of a picture that a model of pictures and language reads."""
@@ -104,3 +108,21 @@ def picture_feed(sim: VecSim, view: str | None, pixels: int, field: str) -> Pict
         raise unknown(field, name, [*observed, *cameras])
     check_count("pixels", pixels, *PIXELS)
     return RenderedPictures(sim, name, pixels)
+
+
+def warn_of_other_view(model: str, feed: PictureFeed, field: str) -> None:
+    """Warn if a model of `robotrl reward train clip` looks through another camera than the one it was trained on.
+
+    Args:
+        model: name of the model; others than directories say nothing.
+        feed: the pictures that it is given.
+        field: name of the setting `view`, for the warning.
+    """
+    words = Path(model) / WORDS_FILE
+    trained_on = read_json(words, "vocabulary", SCHEMA).get("camera") if words.is_file() else None
+    if trained_on is not None and not feed.name.startswith(f"camera {trained_on} "):
+        warnings.warn(
+            f"{field}: model {model} was trained on pictures of camera {trained_on!r} and is given those of"
+            f" {feed.name!r}: expected --{field.replace('_', '-')} {trained_on}",
+            stacklevel=2,
+        )

@@ -15,7 +15,7 @@ from torch import Tensor
 from robotrl.errors import ConfigError
 from robotrl.rewards.source import LateScores, Score, SimTransition
 from robotrl.rewards.vlm.cfg import PictureRewardCfg, ScenePicturesCfg
-from robotrl.rewards.vlm.pictures import picture_feed
+from robotrl.rewards.vlm.pictures import picture_feed, warn_of_other_view
 from robotrl.rewards.vlm.recent import NONE, RecentSteps
 from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
 from robotrl.rewards.vlm.similarity import PromptVectors, open_scores
@@ -290,6 +290,7 @@ def language_reward(
     """
     cfg.check(name)
     feed = picture_feed(sim, cfg.view, cfg.pixels, f"reward.{name}.view")
+    warn_of_other_view(cfg.model, feed, f"reward.{name}.view")
     opened = open_scores(cfg, prompts, "similarity", feed.shape)
     settings = (name, opened.prompts.identity, feed.name, cfg.every, cfg.max_age, prompts, text)
     identity = hashlib.sha256(repr(settings).encode()).hexdigest()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 
 from robotrl.cli.main import main
+from robotrl.registry import make_sim
 from robotrl.rewards.vlm.encoder import WORDS_FILE, load_encoder
+from robotrl.rewards.vlm.pictures import picture_feed, warn_of_other_view
 
 pytest.importorskip("open_clip")
 
@@ -31,6 +34,15 @@ def test_a_model_is_trained_on_what_the_sim_says(
     about = json.loads((out / WORDS_FILE).read_text())
     assert about["sim"] == sim and about["camera"] == camera
     assert load_encoder(str(out)).texts([sentence]).shape == (1, 64)
+    watched = make_sim(sim, 2, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_other_view(str(out), picture_feed(watched, camera, 32, "reward.contrast.view"), "reward.contrast.view")
+    others = [one for one in watched.cameras if one != camera]
+    with pytest.warns(UserWarning, match=f"reward.contrast.view: model .*'{camera}'.* {others[0]} .*view {camera}"):
+        warn_of_other_view(
+            str(out), picture_feed(watched, others[0], 32, "reward.contrast.view"), "reward.contrast.view"
+        )
     shown = capsys.readouterr().out
     if more:
         assert about["actions"]["frames"] > 0 and 0 <= about["actions"]["accuracy"] <= 1
