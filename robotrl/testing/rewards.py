@@ -6,7 +6,8 @@ A source of another package is checked in the same way: `for check in CHECKS: ch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from robotrl.config import WeightedReward
 from robotrl.registry import REWARDS
 from robotrl.rewards.relabel import RewardedSim, with_rewards
-from robotrl.rewards.source import RewardSetup, RewardSource, Score, SimTransition
+from robotrl.rewards.source import LateRewardSource, RewardSetup, RewardSource, Score, SimTransition
 from robotrl.spec import Spec, VecSim
 from robotrl.testing.settings import check_frozen_json
 
@@ -95,14 +96,26 @@ class Driven(NamedTuple):
         return [one.score for one in self.source.steps[first:]]
 
 
-def driven(case: RewardCase, num_envs: int, seed: int = 3) -> Driven:
-    """The case's source on a fresh sim that was reset."""
+@contextmanager
+def driven(case: RewardCase, num_envs: int, seed: int = 3) -> Generator[Driven]:
+    """The case's source on a fresh sim that was reset; both are closed at the end."""
     sim = with_rewards(
         case.make_sim(num_envs, seed), [WeightedReward(case.name, WEIGHT, RecordingCfg(case.cfg))], SETUP
     )
-    sim.reset(seed=seed)
     source: Any = sim.rewards.sources[0].source
-    return Driven(sim, source, torch.Generator().manual_seed(seed))
+    with closing(sim), ended(source.inner):
+        sim.reset(seed=seed)
+        yield Driven(sim, source, torch.Generator().manual_seed(seed))
+
+
+@contextmanager
+def ended(source: RewardSource) -> Generator[RewardSource]:
+    """A source that is closed at the end, if it can be."""
+    try:
+        yield source
+    finally:
+        if isinstance(source, LateRewardSource):
+            source.close()
 
 
 def random_actions(sim: Any, generator: torch.Generator) -> Tensor:
@@ -149,84 +162,92 @@ def settings_are_frozen_json(case: RewardCase) -> None:
 def scores_are_one_number_an_env(case: RewardCase) -> None:
     """Shapes, dtypes and devices of scores, for one env and for several; values are finite where valid."""
     for num_envs in SIZES:
-        made = driven(case, num_envs)
-        assert math.isfinite(made.source.fallback)
-        scores = made.step(case.steps)
+        with driven(case, num_envs) as made:
+            assert math.isfinite(made.source.fallback)
+            scores = made.step(case.steps)
+            device, some_ended = made.sim.device, any(bool(one.ended.any()) for one in made.source.steps)
         for score in scores:
             for x, dtype in zip(score, (torch.float32, torch.bool, torch.int64), strict=True):
-                assert (tuple(x.shape), x.dtype, x.device) == ((num_envs,), dtype, made.sim.device)
+                assert (tuple(x.shape), x.dtype, x.device) == ((num_envs,), dtype, device)
             assert torch.isfinite(score.value[score.valid]).all()
             assert bool((score.age >= 0).all())
         assert any(bool(score.valid.any()) for score in scores), "no score is valid: nothing can be learned"
-        assert num_envs == 1 or any(bool(one.ended.any()) for one in made.source.steps), "no episode ended: more steps"
+        assert num_envs == 1 or some_ended, "no episode ended: more steps"
 
 
 def scores_are_deterministic(case: RewardCase) -> None:
     """Equal sims and actions give equal scores, on a fresh sim and after a reset of a used one."""
-    made, again = driven(case, 7), driven(case, 7)
-    scores = made.step(case.steps)
-    same(scores, again.step(case.steps))
-    made.sim.reset(seed=3)
-    made.actions.manual_seed(3)
-    same(scores, made.step(case.steps))
+    with driven(case, 7) as made, driven(case, 7) as again:
+        scores = made.step(case.steps)
+        same(scores, again.step(case.steps))
+        made.sim.reset(seed=3)
+        made.actions.manual_seed(3)
+        same(scores, made.step(case.steps))
 
 
 def state_resumes_exactly(case: RewardCase) -> None:
     """The state restored in a new source goes on as the first one does; it shares no memory with the source."""
-    made, again = driven(case, 7), driven(case, 7, seed=4)
-    made.step(case.steps // 2)
-    found: Any = made.sim
-    state: dict[str, Any] = found.get_state()
-    kept = {key: value.copy() for key, value in state.items()}
-    actions = made.actions.get_state()
-    expected = made.step(case.steps)
-    for key, value in state.items():
-        assert isinstance(value, np.ndarray)
-        assert np.array_equal(value, kept[key], equal_nan=value.dtype.kind == "f"), f"{key} changed after it was given"
-    restored: Any = again.sim
-    restored.set_state(kept)
-    again.actions.set_state(actions)
-    same(expected, again.step(case.steps))
+    with driven(case, 7) as made, driven(case, 7, seed=4) as again:
+        made.step(case.steps // 2)
+        found: Any = made.sim
+        state: dict[str, Any] = found.get_state()
+        kept = {key: value.copy() for key, value in state.items()}
+        actions = made.actions.get_state()
+        expected = made.step(case.steps)
+        for key, value in state.items():
+            assert isinstance(value, np.ndarray)
+            assert np.array_equal(value, kept[key], equal_nan=value.dtype.kind == "f"), (
+                f"{key} changed after it was given"
+            )
+        restored: Any = again.sim
+        restored.set_state(kept)
+        again.actions.set_state(actions)
+        same(expected, again.step(case.steps))
 
 
 def forget_leaves_other_envs_alone(case: RewardCase) -> None:
     """Forgetting one env changes no score of the others."""
-    made, again = driven(case, 7), driven(case, 7)
-    made.step(case.steps // 2)
-    again.step(case.steps // 2)
-    mask = torch.zeros(7, dtype=torch.bool, device=made.sim.device)
-    mask[2] = True
-    made.source.forget(mask)
-    same(made.step(case.steps), again.step(case.steps), ~mask)
+    with driven(case, 7) as made, driven(case, 7) as again:
+        made.step(case.steps // 2)
+        again.step(case.steps // 2)
+        mask = torch.zeros(7, dtype=torch.bool, device=made.sim.device)
+        mask[2] = True
+        made.source.forget(mask)
+        same(made.step(case.steps), again.step(case.steps), ~mask)
 
 
 def invalid_scores_contribute_the_fallback(case: RewardCase) -> None:
     """The reward of a step is the weight times the value, or times the fallback where it is invalid."""
-    made = driven(case, 7)
-    for _ in range(case.steps):
-        step = made.sim.step(random_actions(made.sim, made.actions))
-        score = made.source.steps[-1].score
-        fallback = torch.full_like(score.value, made.source.fallback)
-        expected = torch.where(score.valid, score.value, fallback)
-        assert torch.equal(step.info[f"reward/{case.name}"], expected)
-        assert torch.equal(step.info[f"reward_valid/{case.name}"], score.valid)
-        assert torch.equal(step.reward, WEIGHT * expected)
+    with driven(case, 7) as made:
+        for _ in range(case.steps):
+            step = made.sim.step(random_actions(made.sim, made.actions))
+            score = made.source.steps[-1].score
+            fallback = torch.full_like(score.value, made.source.fallback)
+            expected = torch.where(score.valid, score.value, fallback)
+            assert torch.equal(step.info[f"reward/{case.name}"], expected)
+            assert torch.equal(step.info[f"reward_valid/{case.name}"], score.valid)
+            assert torch.equal(step.reward, WEIGHT * expected)
 
 
 def identity_is_that_of_the_settings(case: RewardCase) -> None:
     """Equal settings have equal identities, other settings others."""
-    sim = case.make_sim(2, 0)
-    identity = case.cfg.build(sim, SETUP).identity
-    assert isinstance(identity, str) and identity
-    assert case.cfg.build(sim, SETUP).identity == identity
-    for changed in case.changed:
-        assert changed.build(sim, SETUP).identity != identity, f"{changed} has the identity of {case.cfg}"
+    with closing(case.make_sim(2, 0)) as sim:
+
+        def identity_of(cfg: Any) -> str:
+            with ended(cfg.build(sim, SETUP)) as source:
+                return source.identity
+
+        identity = identity_of(case.cfg)
+        assert isinstance(identity, str) and identity
+        assert identity_of(case.cfg) == identity
+        for changed in case.changed:
+            assert identity_of(changed) != identity, f"{changed} has the identity of {case.cfg}"
 
 
 def steps_are_not_written_to(case: RewardCase) -> None:
     """A source changes nothing of what it is shown."""
-    made = driven(case, 7)
-    made.step(case.steps)
+    with driven(case, 7) as made:
+        made.step(case.steps)
     for recorded in made.source.steps:
         for key, x in recorded.before.items():
             assert torch.equal(x.nan_to_num(), recorded.after[key].nan_to_num()), f"{key} was written to"

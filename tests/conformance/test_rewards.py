@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -256,3 +257,12 @@ class FaultyCfg(NamedTuple):
 def test_the_kit_finds_a_fault(fault: str, check: Callable[[RewardCase], None]) -> None:
     with pytest.raises(AssertionError):
         check(RewardCase("faulty", FaultyCfg(fault), (FaultyCfg("other"),), walk))
+
+
+def test_the_kit_ends_its_sources(stored: Path) -> None:
+    """A source with threads of its own would leave them behind in the process of the tests."""
+    case = CASES["vlm-score"](stored)
+    earlier = set(threading.enumerate())
+    for check in CHECKS:
+        check(case)
+    assert not [thread for thread in set(threading.enumerate()) - earlier if thread.name == "robotrl-endpoint"]

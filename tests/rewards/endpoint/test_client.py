@@ -343,6 +343,7 @@ def test_misuse_is_refused():
 
 
 def test_closing_does_not_wait_for_the_server():
+    earlier = set(threading.enumerate())
     with ChatServer(number_in, fault=lambda n: "hang") as server:
         client = ChatEndpoint(cfg_of(server), REPLY)
         ask(client, range(8))
@@ -351,7 +352,8 @@ def test_closing_does_not_wait_for_the_server():
         began = time.monotonic()
         client.close()
         assert time.monotonic() - began < 1.5
-        assert not [t for t in threading.enumerate() if t.name == "robotrl-endpoint"]
+        left = set(threading.enumerate()) - earlier
+        assert not [t for t in left if t.name == "robotrl-endpoint"]
 
 
 def test_the_key_is_sent_and_shown_nowhere(monkeypatch, caplog, capfd):
