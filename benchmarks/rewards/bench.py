@@ -18,9 +18,9 @@ from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.runner import number
 from robotrl.fn.stats import bootstrap
 
-DESCRIPTION = "rewards in words: AUC of a small model, speed of the scoring service, driving policies trained with them"
+DESCRIPTION = "rewards in words: AUC of a small model, speed of the scoring service, policies trained with them, guidance"
 PEERS: dict[str, str] = {}
-SIM = "bev/drive"
+SIM, PUSH = "bev/drive", "mujoco/push"
 SEEDS = (0, 1, 2)
 REVISION = 2
 """Raise it when pictures, captions or the training of the model change: cells and models are then made anew."""
@@ -47,6 +47,10 @@ PREFERENCES = {
     "preferences-online-drive": "PPO on `bev/drive`",
 }
 """Learners whose reward is learned from 500 answers."""
+LANGUAGE = "language-push"
+"""Fine-tuning with the language reward alone."""
+GUIDANCE = {"guidance-push": "RLPD on `mujoco/push`", "guidance-drive": "PPO on `bev/drive`"}
+"""Learners with a teacher."""
 DIRECTIONS = ("ahead", "behind", "left", "right")
 SCORES = ("contrast", "contrast-mean", "goal-baseline", "lord", "threshold")
 """Methods whose score of a picture is judged."""
@@ -55,11 +59,11 @@ AUC_TARGET, SPEED_TARGET, SHARE_TARGET, MEMORY_TARGET_GIB = 0.95, 0.85, 0.05, 4.
 
 def cells(quick: bool) -> list[Cell]:
     """Cells of the table, the short ones first; `quick` is the service and one model."""
-    methods = (SERVICE, CLIP) if quick else (SERVICE, CLIP, *ARMS, *PREFERENCES, *BASELINES)
+    methods = (SERVICE, CLIP) if quick else (SERVICE, CLIP, *ARMS, LANGUAGE, *GUIDANCE, *PREFERENCES, *BASELINES)
     return [
         Cell(
             method,
-            SIM,
+            PUSH if method.endswith("-push") else SIM,
             seed,
             ("python", "-m", "benchmarks.rewards.cell", method, str(seed), OUT),
             "result.json",
@@ -76,11 +80,11 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
     for cell in results:
         if cell["method"] == SERVICE:
             figures |= {key: Figure.from_json(value) for key, value in cell["result"].items()}
-    for method in (CLIP, *ARMS, *PREFERENCES, *BASELINES):
+    for method in (CLIP, *ARMS, LANGUAGE, *GUIDANCE, *PREFERENCES, *BASELINES):
         rows = [cell["result"] for cell in results if cell["method"] == method]
         for key in rows[0] if rows else ():
-            values = [float(row[key]) for row in rows if row.get(key) is not None]
-            if values:
+            found = [row[key] for row in rows if not isinstance(row.get(key), list | None)]
+            if values := [float(value) for value in found]:
                 span = bootstrap(np.array(values))
                 unit = "AUC" if method == CLIP and key.startswith("auc") else ""
                 figures[f"{method}_{key}"] = Figure(span.value, unit, runs=len(values), low=span.low, high=span.high)
@@ -90,7 +94,8 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
 def table(document: Mapping[str, Any]) -> str:
     """Markdown tables: the model, the service, the policies."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
-    parts = [_service(figures), _model(figures), _policies(figures), _preferences(figures), _answers(figures)]
+    makers = (_service, _model, _policies, _language, _guidance, _preferences, _answers)
+    parts = [make(figures) for make in makers]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
@@ -127,6 +132,35 @@ def _policies(figures: Mapping[str, Figure]) -> list[str]:
             runs = str(figures[f"{arm}_completion"].runs)
             lines.append(table_row((label, *map(_span, spans), runs)))
     head = ("reward", "collisions an episode", "route completion", "driving score", "trained in, s", "seeds")
+    return [*table_head(head), *lines] if lines else []
+
+
+def _language(figures: Mapping[str, Figure]) -> list[str]:
+    """Success of a clone, and after fine-tuning on either reward."""
+    if f"{LANGUAGE}_base" not in figures:
+        return []
+    keys = ("base", "own_success", "language_success", "gain_share", "language_train_s")
+    head = (
+        "DSRL on `mujoco/push`, success",
+        "sim's reward",
+        "language alone",
+        "share of its gain",
+        "trained in, s",
+        "seeds",
+    )
+    spans = [_span(figures.get(f"{LANGUAGE}_{key}")) for key in keys]
+    return [*table_head(head), table_row((f"clone: {spans[0]}", *spans[1:], str(figures[f"{LANGUAGE}_base"].runs)))]
+
+
+def _guidance(figures: Mapping[str, Figure]) -> list[str]:
+    """Env steps of learners with and without a teacher to 95 % of the final mean of the one without."""
+    lines: list[str] = []
+    for method, label in GUIDANCE.items():
+        if f"{method}_alone_final" in figures:
+            keys = ("teacher", "alone_final", "guided_final", "alone_steps", "guided_steps", "steps_share")
+            spans = (figures.get(f"{method}_{key}") for key in keys)
+            lines.append(table_row((label, *map(_span, spans), str(figures[f"{method}_alone_final"].runs))))
+    head = ("success", "teacher", "alone, final", "guided, final", "env steps alone", "guided", "share", "seeds")
     return [*table_head(head), *lines] if lines else []
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rewards import policies, preferences, scores, service
-from benchmarks.rewards.bench import ARMS, BASELINES, CLIP, PREFERENCES, SERVICE
+from benchmarks.rewards import guidance, language, policies, preferences, scores, service
+from benchmarks.rewards.bench import ARMS, BASELINES, CLIP, GUIDANCE, LANGUAGE, PREFERENCES, SERVICE
 from robotrl.errors import unknown
 from robotrl.utils.files import dump_json, replace_file
 
@@ -16,6 +16,8 @@ CELLS: dict[str, Callable[[str, int, Path, Path], dict[str, Any]]] = {
     SERVICE: service.run,
     CLIP: scores.run,
     **dict.fromkeys((*ARMS, *BASELINES), policies.run),
+    LANGUAGE: language.run,
+    **dict.fromkeys(GUIDANCE, lambda method, seed, out, work: guidance.run(method.split("-")[-1], seed, out)),
     **dict.fromkeys(PREFERENCES, lambda method, seed, out, work: preferences.run(method, seed, out)),
 }
 """Functions of method, seed, the cell's folder and the table's folder."""

@@ -1,4 +1,4 @@
-"""The small model of the driving sim that all cells of a seed use, by the documented command, and its sentences."""
+"""The small models that all cells of a seed use, by the documented command, and sentences about driving."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from benchmarks.rewards.bench import REVISION
+from benchmarks.rewards.bench import SIM as DRIVE
 from robotrl.cli.commands.clip_reward import ClipArgs
 from robotrl.cli.main import main
 from robotrl.errors import RobotrlError
@@ -22,26 +23,28 @@ BASELINE = "the road"
 ACTIONS = "--actions"
 
 
-def model_folder(work: Path, seed: int, *flags: str) -> Path:
+def model_folder(work: Path, seed: int, *flags: str, sim: str = DRIVE) -> Path:
     """Folder of the model of a seed: cells of one table share it, as long as the command's defaults are the same.
 
     Args:
         work: folder of the table's work.
         seed: seed of the model.
         flags: further flags of the command that trains it.
+        sim: name of the sim.
     """
     settings = repr((ClipArgs("", work).__dict__ | {"out": ""}, SmallClipCfg(), flags, REVISION))
-    return work / "models" / f"clip-{seed}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+    name = "clip" if sim == DRIVE else f"clip-{sim.replace('/', '-')}"
+    return work / "models" / f"{name}-{seed}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
 
 
-def trained(path: Path, seed: int, *flags: str) -> Path:
+def trained(path: Path, seed: int, *flags: str, sim: str = DRIVE) -> Path:
     """Train a model, unless it is there; returns `path`.
 
     Raises:
         RobotrlError: the command failed.
     """
     if not path.exists():
-        code = main(["reward", "train", "clip", "bev/drive", "--out", str(path), "--seed", str(seed), *flags])
+        code = main(["reward", "train", "clip", sim, "--out", str(path), "--seed", str(seed), *flags])
         if code:
             raise RobotrlError(f"robotrl reward train clip ended with code {code}")
     return path

@@ -13,6 +13,7 @@ from benchmarks.driving.cell import run_cell
 from benchmarks.rewards.bench import ALIGNMENT, CARL, STATE
 from benchmarks.rewards.model import ACTIONS, BAD, BASELINE, GOOD, model_folder, trained
 from robotrl.config import TrainCfg, WeightedReward, changed_options
+from robotrl.engine.autocast import pays_in_bf16
 from robotrl.fn.language_reward import driving_synthesis
 from robotrl.registry import PRESETS
 from robotrl.rewards.action_alignment import ActionAlignmentCfg
@@ -44,7 +45,7 @@ def run(
 def cfg_of(arm: str, seed: int, work: Path, env_steps: int, *flags: str) -> TrainCfg[Any, Any]:
     """Training config of an arm: the planner's preset with another reward."""
     cfg: TrainCfg[Any, Any] = PRESETS.load("drive-ppo")()
-    cfg = replace(cfg, algo=replace(cfg.algo, env_steps=env_steps))
+    cfg = replace(cfg, algo=replace(cfg.algo, env_steps=env_steps, bf16=pays_in_bf16()))
     if arm == CARL:
         return cfg
     options = {name: value for name, value in changed_options(cfg.sim).items() if name != "end_penalty"}

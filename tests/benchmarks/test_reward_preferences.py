@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.rewards import preferences
 from benchmarks.rewards.bench import aggregate, table
-from benchmarks.rewards.preferences import FAMILIES, PUSH, efficiency, offline, recorded, relabeled
+from benchmarks.rewards.preferences import FAMILIES, PUSH, efficiency, offline, online, recorded, relabeled
 from robotrl.datasets.reader import read_dataset
 from robotrl.rewards.preferences.training import PreferenceTrainingCfg
 from robotrl.rewards.preferences.values import ValueFitCfg
@@ -52,3 +52,10 @@ def test_each_arm_learns_from_the_same_data_with_its_own_reward(out: Path) -> No
     shown = [{"method": "preferences-push", "task": "bev/drive", "seed": 0, "result": found}]
     text = table({"figures": {key: one.to_json() for key, one in aggregate(shown).items()}})
     assert "| IQL on `mujoco/push` |" in text and preferences.LABELS == 500
+
+
+def test_online_arms_differ_in_their_reward_alone(out: Path) -> None:
+    small = ("--algo.env-steps", "64", "--algo.warmup", "16", "--algo.batch", "8", "--algo.engine", "eager")
+    for arm in ("true", "return"):
+        found = online("push", arm, 0, out, *small, *FAST[:4], "--sim.num-envs", "4", episodes=16)
+        assert 0 <= found["success"] <= 1 and found["train_s"] > 0
