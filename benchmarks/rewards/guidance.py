@@ -7,10 +7,14 @@ with noise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from benchmarks.kit.columns import steps_to
 from benchmarks.kit.judging import curve
@@ -18,8 +22,12 @@ from robotrl.cli.commands.train import config_of
 from robotrl.config import EvalCfg, TrainCfg, changed_options
 from robotrl.engine.autocast import pays_in_bf16
 from robotrl.learners.guidance.cfg import GuidanceCfg
+from robotrl.learners.guidance.teacher import Teacher
+from robotrl.registry import make_sim
 from robotrl.rollout.demos import collect_demos
+from robotrl.rollout.evaluate import Turn, run_episodes
 from robotrl.run.logs import read_scalars
+from robotrl.spec import Arrays
 from robotrl.training import train
 
 ARMS = ("alone", "guided")
@@ -56,7 +64,7 @@ STUDIES = {
         60_000,
         4_000,
         64,
-        GuidanceCfg(by="expert", noise=0.4, margin=0.02, margin_hold_env_steps=10_000, margin_end_env_steps=20_000),
+        GuidanceCfg(by="expert", noise=0.2, margin=0.02, margin_hold_env_steps=10_000, margin_end_env_steps=20_000),
     ),
     "drive": Study(
         "bev/drive",
@@ -66,7 +74,7 @@ STUDIES = {
         2_000_000,
         131_072,
         128,
-        GuidanceCfg(by="expert", noise=0.4, action_weight=0.1, action_end_env_steps=1_000_000),
+        GuidanceCfg(by="expert", noise=0.17, action_weight=0.1, action_end_env_steps=1_000_000),
     ),
 }
 
@@ -83,20 +91,7 @@ def run(name: str, seed: int, out: Path, study: Study | None = None, demos: int 
     """
     study = STUDIES[name] if study is None else study
     options = changed_options(arm_cfg(study, "alone", seed, out).sim)
-    teacher = study.guidance
-    found: dict[str, Any] = {
-        "teacher": collect_demos(
-            study.sim,
-            out / "teacher",
-            episodes=demos,
-            noise=teacher.noise,
-            episode_noise=teacher.episode_noise,
-            mode=teacher.mode,
-            seed=seed,
-            keep="all",
-            sim_options=options,
-        ).success.value
-    }
+    found: dict[str, Any] = {"teacher": teacher_success(study, options, seed, demos)}
     if study.with_demos:
         collect_demos(study.sim, out / "demos", episodes=demos, noise=DEMO_NOISE, seed=seed, sim_options=options)
     curves: dict[str, list[dict[str, float]]] = {}
@@ -106,6 +101,25 @@ def run(name: str, seed: int, out: Path, study: Study | None = None, demos: int 
         curves[arm] = found[f"{arm}_curve"] = curve(log)
         found[f"{arm}_train_s"] = log[-1]["learn_s"]
     return found | compared(curves["alone"], curves["guided"])
+
+
+class TeacherInCommand:
+    """The teacher as an actor: its suggestions are followed."""
+
+    def __init__(self, teacher: Teacher) -> None:
+        self._teacher = teacher
+
+    def act(self, obs: Arrays, turn: Turn) -> Tensor:
+        """Actions (N, A)."""
+        return self._teacher.suggest(obs, turn.started, torch.zeros(len(turn.started), dtype=torch.int64))
+
+
+def teacher_success(study: Study, options: Mapping[str, Any], seed: int, episodes: int) -> float:
+    """Success of the teacher in command, on starts of the split `val`."""
+    sim = make_sim(study.sim, num_envs=min(64, episodes), seed=seed, **options)
+    with closing(sim):
+        actor = TeacherInCommand(Teacher(study.guidance, sim, seed))
+        return fmean(one.success for one in run_episodes(actor, sim, list(sim.state_ids("val"))[:episodes]))
 
 
 def arm_cfg(study: Study, arm: str, seed: int, out: Path) -> TrainCfg[Any, Any]:
