@@ -106,6 +106,11 @@ class ScoreLedger:
         self._storing = True
         self._ready: ReadyAnswers = {}
 
+    @property
+    def answered(self) -> bool:
+        """True if there are answers to collect."""
+        return bool(self._ready)
+
     def known(self, ticket: int) -> bool:
         """True if a ticket is open or its answer is to be collected."""
         return ticket in self.requests or ticket in self._ready

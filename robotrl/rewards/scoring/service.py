@@ -65,6 +65,7 @@ class ScoringService:
         atexit.register(self.close)
         try:
             self._scorer = self._wait_for_workers()
+            self._nothing = Answers.of({}, self._scorer.num_outputs)
             if cfg.answers is not None:
                 self._ledger.files = self._open_files(cfg.answers)
         except BaseException:
@@ -199,10 +200,10 @@ class ScoringService:
 
     def _take(self) -> Answers:
         with self._lock():
-            answers = self._ledger.take(self.num_outputs)
-            if self._open and not len(answers.tickets):
+            if self._open and not self._ledger.answered:
                 self._raise_failed()
-        return answers
+                return self._nothing
+            return self._ledger.take(self.num_outputs)
 
     def forget(self, tickets: NDArray[np.int64]) -> None:
         """Drop the requests and answers of tickets (n,); unknown ones are ignored."""
@@ -244,6 +245,8 @@ class ScoringService:
         return self._changed
 
     def _warn(self) -> None:
+        if not self._ledger.notices:  # in every step: one that is just being added is given in the next
+            return
         with self._lock():
             notices, self._ledger.notices = self._ledger.notices, []
         for notice in notices:

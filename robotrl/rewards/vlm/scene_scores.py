@@ -28,6 +28,8 @@ class SceneAnswers(NamedTuple):
     @classmethod
     def of(cls, answers: Answers, num_envs: int) -> SceneAnswers:
         """The valid ones of answers whose tickets are step * N + env."""
+        if not len(answers.tickets):
+            return cls(answers.tickets, answers.tickets, answers.outputs)
         step, env = np.divmod(answers.tickets[answers.valid], num_envs)
         return cls(step, env, answers.outputs[answers.valid])
 

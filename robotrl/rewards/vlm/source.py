@@ -156,9 +156,7 @@ class LanguageReward:
         if self._term.judges_action:
             refers = known != NONE
             self._term.see(torch.from_numpy(self._outputs[refers]), notes[torch.from_numpy(refers)])
-        found, valued = self._values(self._outputs, notes)
-        valid = valued & (known != NONE)
-        value = np.where(valid, found, np.float32(FALLBACK))
+        value, valid = self._standing(known, notes)
         self._recent.give(step, value, valid)
         if self._term.judges_action:
             self._ask(step, transition)
@@ -173,6 +171,17 @@ class LanguageReward:
             self._asked[self._scenes.ask(step, transition).numpy()] = step
             self._due_in = self._cfg.every
         self._due_in -= 1
+
+    def _standing(self, known: NDArray[np.int64], notes: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Rewards (N,) of a step by the pictures that stand (N,) and its notes (N, S), and whether each is valid."""
+        value, valid = np.full(len(known), FALLBACK, np.float32), known != NONE
+        # late scores hardly ever stand yet: nothing is computed where none does
+        envs = np.flatnonzero(valid)
+        if len(envs):
+            found, valued = self._values(self._outputs[envs], notes[torch.from_numpy(envs)])
+            value[envs[valued]] = found[valued]
+            valid[envs] = valued
+        return value, valid
 
     def _values(self, outputs: NDArray[np.float32], notes: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Rewards (n,) of outputs (n, K) and notes (n, S), and whether each is valid."""
