@@ -18,9 +18,7 @@ from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.runner import number
 from robotrl.fn.stats import bootstrap
 
-DESCRIPTION = (
-    "rewards in words: AUC of a small model, speed of the scoring service, learning with them; guidance"
-)
+DESCRIPTION = "rewards in words: AUC of a small model, speed of the scoring service, learning with them; guidance"
 PEERS: dict[str, str] = {}
 SIM, PUSH = "bev/drive", "mujoco/push"
 SEEDS = (0, 1, 2)
