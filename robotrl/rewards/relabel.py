@@ -16,7 +16,7 @@ from torch import Tensor
 from robotrl.config import WeightedReward
 from robotrl.errors import CapabilityError
 from robotrl.rewards.means import RewardMeans
-from robotrl.rewards.source import ReachedObs, RewardSetup, SimTransition
+from robotrl.rewards.source import ReachedObs, RewardSetup, Score, SimTransition
 from robotrl.rewards.weighted import NamedSource, WeightedRewards
 from robotrl.rollout.wrapper import State, WrappedSim, declared
 from robotrl.spec import Arrays, HasFinalObs, HasRestart, Step, VecSim
@@ -49,9 +49,9 @@ class RewardedSim(WrappedSim):
         """Step the sim, and score the step."""
         step: Step = self.sim.step(actions)
         transition = SimTransition(self._obs, actions, ReachedObs(step), step)
-        restarted = torch.zeros_like(step.final_ids[:0])
-        scores, seen = self.rewards.detected(transition)
+        scores, restarted = dict[str, Score](), step.final_ids[:0]
         if self.rewards.may_end:
+            scores, seen = self.rewards.detected(transition)
             restarted = torch.nonzero(seen & ~step.terminated & ~step.truncated).squeeze(1)
             step = ended_by(step, transition.reached, seen)
             transition = transition._replace(step=step)

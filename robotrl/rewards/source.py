@@ -210,4 +210,4 @@ class StatelessReward:
 
 def contribution(score: Score, fallback: float) -> Tensor:
     """Return the float32 reward (N,) of a score: its value, or the source's fallback where it is invalid."""
-    return torch.where(score.valid, score.value, torch.full_like(score.value, fallback))
+    return score.value.masked_fill(~score.valid, fallback)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.distributions import Categorical
 
@@ -43,6 +43,7 @@ class ChoosingWalk(Walk):
         return super().step(STEPS[actions.long()])
 
 
+@example(choices=(2, 2), spread=2.220446049250313e-16, seed=0)
 @settings(max_examples=60, deadline=None)
 @given(
     choices=st.lists(st.integers(2, 5), min_size=1, max_size=4).map(tuple),
@@ -59,7 +60,12 @@ def test_densities_and_entropies_are_those_of_torch(choices, spread, seed):
     expected = torch.stack([p.log_prob(raw[..., i]) for i, p in enumerate(parts)], dim=-1)
     torch.testing.assert_close(density.log_prob(raw), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(density.entropy(), torch.stack([p.entropy() for p in parts], -1), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(density.mode, torch.stack([p.mode for p in parts], -1).double())
+    # torch compares rounded probabilities: where scores differ by a rounding error, its mode may be another one
+    scored = scores.split(list(choices), dim=-1)
+    of_mode = [part.gather(-1, density.mode[..., i : i + 1].long()) for i, part in enumerate(scored)]
+    torch.testing.assert_close(
+        torch.cat(of_mode, -1), torch.stack([part.amax(-1) for part in scored], -1), rtol=1e-12, atol=1e-12
+    )
     assert ((raw >= 0) & (raw < torch.tensor(choices)) & (raw == raw.round())).all()
     total = sum(
         density.log_prob(torch.full_like(raw, k))[..., i].exp() for i, n in enumerate(choices) for k in range(n)

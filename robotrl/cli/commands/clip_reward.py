@@ -48,7 +48,7 @@ class ClipArgs:
     """Scenarios that are not trained on; default: every third one."""
     image_pixels: int = 64
     """Height and width of the model's images, a multiple of 32."""
-    updates: int = 3000
+    updates: int = 6000
     """Gradient steps."""
     batch: int = 128
     """Pictures in a minibatch."""

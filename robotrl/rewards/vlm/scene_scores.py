@@ -79,7 +79,8 @@ class SceneScores:
     def collect(self, wait_s: float = 0.0) -> SceneAnswers:
         """Answers since the last call; waits for those on their way, `wait_s` seconds at most."""
         found = self._scores.wait(wait_s) if wait_s else self._scores.collect()
-        self.failed += int(np.count_nonzero(~found.valid))
+        if len(found.tickets):
+            self.failed += int(np.count_nonzero(~found.valid))
         return SceneAnswers.of(found, self._num_envs)
 
     @property

@@ -53,7 +53,7 @@ class SmallClipCfg:
     """Residual blocks in each stage."""
     embedding: int = 64
     """Dimensions of the common space."""
-    updates: int = 3000
+    updates: int = 6000
     """Gradient steps."""
     batch: int = 128
     """Pictures in a minibatch; the classes of the first topic, and frames of no clear class, are drawn evenly."""

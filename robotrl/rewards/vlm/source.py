@@ -143,26 +143,27 @@ class LanguageReward:
         self._known = np.full(num_envs, NONE)
         self._outputs = np.zeros((num_envs, outputs), np.float32)
         self._late = list[ScoredLate]()
+        self._no_notes = torch.zeros(num_envs, 0)
 
     def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
         step, self._clock = self._clock, self._clock + 1
         if not self._term.judges_action:
             self._ask(step, transition)
-        notes = self._term.notes(transition).cpu()
+        notes = self._term.notes(transition).cpu() if self._term.notes_width else self._no_notes
         self._recent.push(step, self._fresh(self._asked, step), notes.numpy())
         self._take(self._scenes.collect(), end=step)
-        known = self._fresh(self._known, step)
+        # `NONE` is older than any picture that stands
+        stands = step - self._known <= self._cfg.max_age
         if self._term.judges_action:
-            refers = known != NONE
-            self._term.see(torch.from_numpy(self._outputs[refers]), notes[torch.from_numpy(refers)])
-        value, valid = self._standing(known, notes)
+            self._term.see(torch.from_numpy(self._outputs[stands]), notes[torch.from_numpy(stands)])
+        value, valid = self._standing(stands, notes)
+        age = np.where(valid, step - self._known, 0)
         self._recent.give(step, value, valid)
         if self._term.judges_action:
             self._ask(step, transition)
             self._take(self._scenes.collect(), end=self._clock)
         device = transition.step.reward.device
-        age = np.where(valid, step - known, 0)
         return Score(*(torch.from_numpy(x).to(device) for x in (value, valid, age)))
 
     def _ask(self, step: int, transition: SimTransition) -> None:
@@ -172,11 +173,11 @@ class LanguageReward:
             self._due_in = self._cfg.every
         self._due_in -= 1
 
-    def _standing(self, known: NDArray[np.int64], notes: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Rewards (N,) of a step by the pictures that stand (N,) and its notes (N, S), and whether each is valid."""
-        value, valid = np.full(len(known), FALLBACK, np.float32), known != NONE
+    def _standing(self, stands: NDArray[np.bool_], notes: Tensor) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Rewards (N,) of a step by the envs whose picture stands (N,) and its notes (N, S), and their validity."""
+        value, valid = np.full(len(stands), FALLBACK, np.float32), stands.copy()
         # late scores hardly ever stand yet: nothing is computed where none does
-        envs = np.flatnonzero(valid)
+        envs = np.flatnonzero(stands)
         if len(envs):
             found, valued = self._values(self._outputs[envs], notes[torch.from_numpy(envs)])
             value[envs[valued]] = found[valued]
