@@ -46,7 +46,7 @@ def vision() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
 def grounding() -> TrainCfg[PretrainCfg, TokenVlaCfg]:
     """Pretrain language grounding after `tabletop-vision`: `--init-from RUN`. Next: `tabletop-bc-token` or `-flow`."""
     base = vision()
-    return replace(base, algo=replace(base.algo, updates=800, reading=1.0, scenes=1280))
+    return replace(base, algo=replace(base.algo, updates=800, grounding_coef=1.0, scenes=1280))
 
 
 def bc_token() -> TrainCfg[BcCfg, TokenVlaCfg]:
@@ -124,7 +124,7 @@ def _clone(policy: P) -> TrainCfg[BcCfg, P]:
             muon=3.0,
             ema=0.99,
             image_shift=0,
-            reading=1.0,
+            grounding_coef=1.0,
             symmetries=SYMMETRIES,
         ),
         policy=policy,

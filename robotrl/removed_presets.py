@@ -33,7 +33,7 @@ _ARGUMENTS = {
     "reach-bc-flow": "--sim mujoco/reach --algo bc --algo.updates 800",
     "reach-ppo": "--sim mujoco/reach --sim.reward shaped --algo ppo --policy gaussian",
     "reach-rlpd": "peg-insert-rlpd --sim mujoco/reach --algo.env-steps 20000",
-    "tabletop-bc-vlm": "tabletop-bc-token --algo.lr 2e-4 --algo.muon 0 --algo.reading 0",
+    "tabletop-bc-vlm": "tabletop-bc-token --algo.lr 2e-4 --algo.muon 0 --algo.grounding-coef 0",
     "tabletop-dsrl": "tabletop-grpo --algo dsrl --policy steered --sim.num-envs 16 --algo.engine eager",
     "tabletop-flow-sde": "tabletop-reinflow --sim.reward sparse --algo flow-sde --algo.minibatch 240 --algo.scale 0.2"
     " --algo.start-noise 0 --algo.engine eager",

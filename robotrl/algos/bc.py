@@ -75,7 +75,7 @@ class BcCfg(LearnerCfg):
     symmetries: tuple[str, ...] = ()
     """Kinds of the sim's symmetries (`HasSymmetries`) for augmentation: each chunk is cloned as it is or changed, e.g.
     mirrored or with colors exchanged. Changes to instructions that no demonstration has are left out."""
-    reading: float = 0.0
+    grounding_coef: float = 0.0
     """Weight of an auxiliary grounding task, as in `robotrl.algos.pretrain`: predict targets of instructions in new
     scenes. A small policy pretrained on it soon forgets it otherwise, because in most frames of a demonstration the
     robot's own motion predicts the action. The prediction head is not part of the policy. 0: off."""
@@ -96,7 +96,7 @@ class BcCfg(LearnerCfg):
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`; a row holds the frame of its chunk, and one of the auxiliary task if it is on."""
-        frames, averages = 2 if self.reading else 1, bool(self.ema)
+        frames, averages = 2 if self.grounding_coef else 1, bool(self.ema)
         return MemoryNeeds(self.batch, self.microbatch, True, None, averages, self.bf16, frames)
 
     def build(self, setup: Setup) -> BcLearner:
@@ -142,8 +142,8 @@ class BcLoss(LossModule):
         lr = self._cfg.lr * warmed_cosine(done, self._cfg.updates, self._cfg.warmup, self._cfg.lr_end)
         info, rates = {"lr": lr}, (lr,)
         if predicted is not None:
-            info["reading"] = (predicted - batch["told"][:, None]).square().mean()
-            loss, rates = loss + self._cfg.reading * info["reading"], (lr, lr)
+            info["grounding_loss"] = (predicted - batch["grounding"][:, None]).square().mean()
+            loss, rates = loss + self._cfg.grounding_coef * info["grounding_loss"], (lr, lr)
         return LossOut(loss, info, rates, {"updates": done + 1})
 
 
@@ -200,23 +200,23 @@ class BcLearner(Learner):
         self._scenes: Scenes | None = None
         self._fresh: Frames | None = None
         """Frames of this iteration's new scenes."""
-        if cfg.reading:
-            check_reads(self.model, sim, "algo.reading", cfg.reading)
+        if cfg.grounding_coef:
+            check_reads(self.model, sim, "algo.grounding_coef", cfg.grounding_coef)
             self._grounding = hidden_numbers(dataset, tuple(sim.grounding_keys))
-            named = {f"obs/{key}": key for key in specs} | {f"meant/{key}": key for key in self._grounding.arrays}
+            named = {f"obs/{key}": key for key in specs} | {f"grounding/{key}": key for key in self._grounding.arrays}
             self._scenes = Scenes(sim, cfg.scenes, named, symmetric)
         else:
             sim.close()
         self._pictures = [key for key, spec in specs.items() if is_picture(spec) and cfg.image_shift]
         frame = sum(x[0].numel() * x.element_size() for x in self._demonstrated.arrays.values())
         self._updates_per_call = fitting(cfg.updates_per_iteration, self._batch * frame * cfg.memory.frames_per_row)
-        num_grounding = len(self._grounding.mean) if cfg.reading else 0
+        num_grounding = len(self._grounding.mean) if cfg.grounding_coef else 0
         self._loss = BcLoss(self.model, self._clone, cfg, num_grounding).to(setup.device)
         self._engine = setup.engine(
             self._loss,
             (
                 ParameterGroup("policy.", cfg.max_grad_norm, cfg.ema or None, ramp=True, muon=cfg.muon),
-                *([ParameterGroup("head.", cfg.max_grad_norm)] if cfg.reading else []),
+                *([ParameterGroup("head.", cfg.max_grad_norm)] if cfg.grounding_coef else []),
             ),
             minibatch=self._batch,
             carry={"updates": 0.0},
@@ -243,7 +243,10 @@ class BcLearner(Learner):
         if cfg.ema:
             self._engine.write_average("policy.", self.policy)
         scalars = means(info) | {"lr": float(info["lr"][-1][-1]), "updates": float(self.updates)}
-        return {name: scalars[name] for name in ("loss", "lr", "updates", *(["reading"] if cfg.reading else []))}
+        return {
+            name: scalars[name]
+            for name in ("loss", "lr", "updates", *(["grounding_loss"] if cfg.grounding_coef else []))
+        }
 
     def _keep(self, frames: Frames) -> Frames:
         """Replace the observations of frames by their cached features, if there is a feature cache."""
@@ -259,7 +262,7 @@ class BcLearner(Learner):
         if self._fresh is not None:
             fresh = self._fresh.draw(count, self._generator)
             data |= {f"scene/{key}": x for key, x in part(fresh, "obs/").items()}
-            data["told"] = self._grounding.standard(part(fresh, "meant/"))
+            data["grounding"] = self._grounding.standard(part(fresh, "grounding/"))
         shape = DrawShape(updates, self._batch, *self._chunk)
         data |= {f"drawn/{name}": x for name, x in self._clone.draw(self.model, shape, self._generator).items()}
         if self.cfg.microbatch is not None:
@@ -295,7 +298,7 @@ def _check(cfg: BcCfg, cache: Cache) -> None:
     ):
         check_at_least(f"algo.{name}", count, 1)
     check_number("algo.muon", cfg.muon, 0.0, 1e3)
-    check_number("algo.reading", cfg.reading, 0.0, 1e3)
+    check_number("algo.grounding_coef", cfg.grounding_coef, 0.0, 1e3)
     check_number("algo.lr_end", cfg.lr_end, 0.0, 1.0)
     check_at_least("algo.scenes", cfg.scenes, 1)
     for name, value in (("lr", cfg.lr), ("max_grad_norm", cfg.max_grad_norm)):

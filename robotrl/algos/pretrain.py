@@ -2,10 +2,10 @@
 
 A vision-language-action policy trained from scratch has to find out at once what images show and what the words refer
 to, and may never make progress. Published models start from pretrained encoders; this algorithm pretrains a small one.
-A linear head on the image patches predicts the sim's privileged arrays, e.g. object positions. With `reading`, a second
-head predicts from image and text together what the instruction refers to in this scene (grounding targets), e.g. the
-position of the named object. With `scenes`, half of all frames come from new scenes without demonstrations. The heads
-are discarded afterwards. This does not improve actions by itself; continue with behavior cloning (`--init-from`).
+A linear head on the image patches predicts the sim's privileged arrays, e.g. object positions. With `grounding_coef`, a
+second head predicts from image and text together what the instruction refers to in this scene (grounding targets), e.g.
+the position of the named object. With `scenes`, half of all frames come from new scenes without demonstrations. The
+heads are discarded afterwards. This does not improve actions by itself; continue with behavior cloning (`--init-from`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ from robotrl.utils.batched import arrays_in_parts
 
 MAX_HELD_OUT_FRAMES = 1024
 """Maximum number of held-out frames evaluated after each iteration; they are spread over all held-out frames."""
-LOOKING, READING = "looking", "reading"
-"""Heads: "looking" predicts privileged quantities from images; "reading" predicts grounding targets from images and
-text."""
-TARGETS_OF_HEADS = {"hidden/": LOOKING, "meant/": READING}
+PRIVILEGED, GROUNDING = "privileged", "grounding"
+"""Heads: the first predicts privileged quantities from images, the second grounding targets from images and text."""
+TARGETS_OF_HEADS = {"privileged/": PRIVILEGED, "grounding/": GROUNDING}
 """Head by the prefix of the rows that hold its targets."""
 
 
@@ -79,7 +78,7 @@ class PretrainCfg(LearnerCfg):
     """Action range of a new policy; see behavior cloning (`bc`), which continues with it."""
     symmetries: tuple[str, ...] = ()
     """Kinds of the sim's symmetries for augmentation of frames; see behavior cloning (`bc`)."""
-    reading: float = 0.0
+    grounding_coef: float = 0.0
     """Weight of the loss of grounding targets, predicted from image and text. 0: images only, at a third of the cost.
     Train the vision encoder first, and ground words in a second run (`--init-from`)."""
     scenes: int = 0
@@ -117,7 +116,7 @@ class PretrainLoss(LossModule):
     """Prediction error of the linear heads. The carry counts updates.
 
     Args:
-        policy: the policy in training; with `reading` 0, only its vision encoder gets a gradient.
+        policy: the policy in training; with `grounding_coef` 0, only its vision encoder gets a gradient.
         cfg: settings.
         hidden: number of privileged targets.
         num_grounding: number of grounding targets; 0 without them.
@@ -127,17 +126,17 @@ class PretrainLoss(LossModule):
         super().__init__()
         self.policy: Any = policy
         self._cfg = cfg
-        self.heads = nn.ModuleDict({LOOKING: nn.Linear(self.policy.image_features_width, hidden)})
+        self.heads = nn.ModuleDict({PRIVILEGED: nn.Linear(self.policy.image_features_width, hidden)})
         if num_grounding:
-            self.heads[READING] = nn.Linear(self.policy.text_features_width, num_grounding)
+            self.heads[GROUNDING] = nn.Linear(self.policy.text_features_width, num_grounding)
 
     def predictions(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Predictions (B, n, S) of each head for observations, at each of its n places."""
         # encode the images once for both heads
         obs = self.policy.cached(obs, "image-features")
-        out = {LOOKING: self.heads[LOOKING](self.policy.image_features(obs))[:, None]}
-        if READING in self.heads:
-            out[READING] = self.heads[READING](self.policy.text_features(self.policy.encode(obs)))
+        out = {PRIVILEGED: self.heads[PRIVILEGED](self.policy.image_features(obs))[:, None]}
+        if GROUNDING in self.heads:
+            out[GROUNDING] = self.heads[GROUNDING](self.policy.text_features(self.policy.encode(obs)))
         return out
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
@@ -145,10 +144,13 @@ class PretrainLoss(LossModule):
         with in_bf16(self._cfg.bf16, context.device):
             predictions = self.predictions(part(batch, "obs/"))
         errors = {name: (predicted - batch[name][:, None]).square().mean() for name, predicted in predictions.items()}
-        loss = errors[LOOKING] + self._cfg.reading * errors.get(READING, torch.zeros_like(errors[LOOKING]))
+        grounding = errors.get(GROUNDING, torch.zeros_like(errors[PRIVILEGED]))
+        loss = errors[PRIVILEGED] + self._cfg.grounding_coef * grounding
         done = context.carry["updates"]
         lr = self._cfg.lr * warmed_cosine(done, self._cfg.updates, self._cfg.warmup)
-        return LossOut(loss, {"lr": lr, **errors}, (lr, lr), {"updates": done + 1})
+        return LossOut(
+            loss, {"lr": lr, **{f"{name}_loss": x for name, x in errors.items()}}, (lr, lr), {"updates": done + 1}
+        )
 
 
 # update
@@ -188,16 +190,16 @@ class PretrainLearner(Learner):
             raise CapabilityError(
                 f"policy {type(model).__name__} lacks HasImageFeatures: it has no eyes to be trained apart"
             )
-        if cfg.reading:
-            check_reads(model, sim, "algo.reading", cfg.reading)
+        if cfg.grounding_coef:
+            check_reads(model, sim, "algo.grounding_coef", cfg.grounding_coef)
         policy: Any = model
         self.policy = policy
         self.policy.control_dt_s = control_dt_s
         # without text, every symmetry may be applied to every frame
-        seen = [key for key, spec in specs.items() if cfg.reading or is_picture(spec)]
-        self._targets = {"hidden/": hidden_numbers(dataset, hidden)}
-        if cfg.reading:
-            self._targets["meant/"] = hidden_numbers(dataset, num_grounding)
+        seen = [key for key, spec in specs.items() if cfg.grounding_coef or is_picture(spec)]
+        self._targets = {"privileged/": hidden_numbers(dataset, hidden)}
+        if cfg.grounding_coef:
+            self._targets["grounding/"] = hidden_numbers(dataset, num_grounding)
         self._data = {f"obs/{key}": frames_of(dataset, key) for key in seen}
         for prefix, targets in self._targets.items():
             self._data |= {prefix + key: x for key, x in targets.arrays.items()}
@@ -248,7 +250,7 @@ class PretrainLearner(Learner):
         )
         self.updates += count
         found = means(info)
-        scalars = {name: found[name] for name in ("loss", *self._loss.heads)}
+        scalars = {name: found[name] for name in ("loss", *(f"{head}_loss" for head in self._loss.heads))}
         scalars |= {"lr": float(info["lr"][-1][-1]), "updates": float(self.updates)}
         if len(self._held_out_indices):
             scalars |= {f"held_out_{name}": value for name, value in self._judge().items()}
@@ -293,7 +295,7 @@ class PretrainLearner(Learner):
                 for name, said in predictions.items()
             }
 
-        return {name: float(x.mean()) for name, x in arrays_in_parts(off, rows, self.cfg.batch).items()}
+        return {f"{name}_loss": float(x.mean()) for name, x in arrays_in_parts(off, rows, self.cfg.batch).items()}
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
@@ -313,7 +315,7 @@ def _check(cfg: PretrainCfg) -> None:
     if cfg.warmup < 0:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     check_number("algo.muon", cfg.muon, 0.0, 1e3)
-    check_number("algo.reading", cfg.reading, 0.0, 1e3)
+    check_number("algo.grounding_coef", cfg.grounding_coef, 0.0, 1e3)
     if cfg.scenes < 0:
         raise out_of_range("algo.scenes", cfg.scenes, "0 or more")
     check_number("algo.held_out", cfg.held_out, 0.0, 0.9)

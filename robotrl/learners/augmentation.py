@@ -12,7 +12,7 @@ from robotrl.fn.symmetry import changed, combinations, sayable, signed
 from robotrl.spec import HasSymmetries, Spec, VecSim
 from robotrl.spec.symmetry import Symmetry
 
-PREFIXES = ("obs/", "hidden/", "meant/")
+PREFIXES = ("obs/", "privileged/", "grounding/")
 """Prefixes of rows that hold arrays of the sim's observation."""
 Changes = Sequence[Symmetry | None]
 
@@ -61,7 +61,7 @@ class Symmetric:
         """Change rows in place, each by one randomly drawn change, which may be the identity.
 
         Args:
-            rows: (B, ...) observations "obs/KEY", privileged ones "hidden/KEY" and "meant/KEY", and
+            rows: (B, ...) observations "obs/KEY", privileged ones "privileged/KEY" and "grounding/KEY", and
                 "chunk" (B, H, A) in the sim's units; any of them may be missing.
             frames: (B,) indices of the dataset's frames that the rows come from.
             generator: random generator of the draw.

@@ -133,11 +133,11 @@ def _named(hint: Any) -> str:
     return words.get(hint, "nothing" if hint is type(None) else str(hint))
 
 
-REVISION = 6
+REVISION = 7
 """Revision of the stored config format. Revision 1 was not written to the file; under it, actions of `gym/` sims with
 categorical actions were scores. Under 2 some fields had other names (`RENAMED_FIELDS`). Under 3 options of sims were
 texts "name=value", and the sim named a success classifier as its reward. Under 4 `RECOUNTED_FIELDS` counted
-iterations. Under 5 some choices had other names (`RENAMED_VALUES`)."""
+iterations. Under 5 some choices had other names (`RENAMED_VALUES`), and under 6 the fields of `RENAMED_LATER`."""
 RENAMED_FIELDS = {
     "algo": {
         "grad_norm": "max_grad_norm",
@@ -153,6 +153,8 @@ RENAMED_FIELDS = {
     "": {"peers_timeout_s": "dist_timeout_s", "shard": "fsdp"},
 }
 """Config section ("" for the top level) to former field names and their present names."""
+RENAMED_LATER = {"algo": {"reading": "grounding_coef"}, "": {}}
+"""The same for fields that revision 7 renamed."""
 RECOUNTED_FIELDS = {"algo": {"critic_warmup": "critic_warmup_env_steps"}}
 """The same for fields that counted iterations, which have env steps in proportion to the number of envs."""
 RENAMED_VALUES = {
@@ -165,7 +167,8 @@ RENAMED_VALUES = {
 def renamed_field(field: str) -> str | None:
     """Present name of a renamed config field ("algo.lam" gives "algo.gae_lambda"); None for all others."""
     section, _, name = field.rpartition(".")
-    new = (RENAMED_FIELDS.get(section, {}) | RECOUNTED_FIELDS.get(section, {})).get(name)
+    tables = (RENAMED_FIELDS, RENAMED_LATER, RECOUNTED_FIELDS)
+    new = next((table[section][name] for table in tables if name in table.get(section, {})), None)
     return None if new is None else f"{section}.{new}".lstrip(".")
 
 
@@ -191,7 +194,7 @@ def migrated(data: Mapping[str, Any]) -> dict[str, Any]:
         out = _scores_named(out)
     # without the classes of its parts it is a config in name alone
     if revision < 3 and "types" in data:
-        out = _fields_renamed(out)
+        out = _fields_renamed(out, RENAMED_FIELDS)
     if revision < 4:
         out = _options_by_name(out)
         out = _rewards_listed(out) if "types" in data else out
@@ -199,6 +202,8 @@ def migrated(data: Mapping[str, Any]) -> dict[str, Any]:
         out = _counted_in_env_steps(out)
     if revision < 6 and "types" in data:
         out = _values_renamed(out)
+    if revision < 7 and "types" in data:
+        out = _fields_renamed(out, RENAMED_LATER)
     return {**out, "revision": REVISION} if "types" in data else out
 
 
@@ -242,9 +247,9 @@ def _scores_named(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "sim": {**sim, "options": [*options, "actions=scores"]}}
 
 
-def _fields_renamed(data: dict[str, Any]) -> dict[str, Any]:
+def _fields_renamed(data: dict[str, Any], table: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     def renamed(part: Mapping[str, Any], section: str) -> dict[str, Any]:
-        new = RENAMED_FIELDS[section]
+        new = table[section]
         # beside its new name an old one stays, and is refused as unknown
         return {name if new.get(name) in part else new.get(name, name): value for name, value in part.items()}
 

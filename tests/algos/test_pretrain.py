@@ -63,14 +63,14 @@ def test_what_is_held_out_is_judged_and_never_learned_from(demos: Path) -> None:
     assert made._held_out_indices.tolist() == list(range(begin, dataset.num_frames))
     predictions = made._loss.predictions(
         {"image_flat_near": torch.from_numpy(dataset.frames("observation.image_flat_near"))[begin:]}
-    )["looking"][:, 0]
+    )["privileged"][:, 0]
     things = torch.from_numpy(dataset.frames("observation.things")).float()
     wanted = (things - things.mean(0)) / things.std(0, correction=0).clamp(min=1e-4)
-    assert made._judge()["looking"] == pytest.approx(
+    assert made._judge()["privileged_loss"] == pytest.approx(
         float((predictions.detach() - wanted[begin:]).square().mean()), rel=1e-4
     )
     # frames that are not learned from may hold anything
-    made._data["hidden/things"][begin:] = float("nan")
+    made._data["privileged/things"][begin:] = float("nan")
     made._data["obs/image_flat_near"][begin:] = 0
     assert made.iterate()["loss"] < 2
 
@@ -88,33 +88,35 @@ def test_words_are_bound_to_what_eyes_see(demos: Path) -> None:
     short = replace(CFG, updates_per_iteration=30)
     eyes = learner(demos, replace(short, updates=30))
     eyes.iterate()
-    cfg = replace(short, updates=120, reading=1.0, symmetries=("mirror", "colours"))
+    cfg = replace(short, updates=120, grounding_coef=1.0, symmetries=("mirror", "colours"))
     made = learner(demos, cfg, policy=eyes.policy)
     before = {name: x.detach().clone() for name, x in made.policy.named_parameters()}
     scalars = [made.iterate() for _ in range(3)]
-    assert scalars[-1]["reading"] < 0.8 * scalars[0]["reading"]
-    assert scalars[-1]["loss"] == pytest.approx(scalars[-1]["looking"] + scalars[-1]["reading"], rel=1e-4)
-    assert {"held_out_looking", "held_out_reading"} <= scalars[-1].keys()
+    assert scalars[-1]["grounding_loss"] < 0.8 * scalars[0]["grounding_loss"]
+    assert scalars[-1]["loss"] == pytest.approx(
+        scalars[-1]["privileged_loss"] + scalars[-1]["grounding_loss"], rel=1e-4
+    )
+    assert {"held_out_privileged_loss", "held_out_grounding_loss"} <= scalars[-1].keys()
     changed = {name for name, x in made.policy.named_parameters() if not torch.equal(before[name], x)}
     assert any(name.startswith("net.language_model.model.layers.0.") for name in changed)
     rows = {key.removeprefix("obs/"): x[:32] for key, x in made._data.items() if key.startswith("obs/")}
     other = {**rows, "instruction": rows["instruction"].roll(16, 0)}
     with torch.no_grad():
         one, two = made._loss.predictions(rows), made._loss.predictions(other)
-    assert torch.equal(one["looking"], two["looking"]) and not torch.allclose(one["reading"], two["reading"])
+    assert torch.equal(one["privileged"], two["privileged"]) and not torch.allclose(one["grounding"], two["grounding"])
     again = learner(demos, cfg)
     again.load(kit.snapshot(made.state()))
     assert again.iterate() == made.iterate()
 
 
 def test_half_of_a_batch_is_of_scenes_that_nobody_acted_in(demos: Path) -> None:
-    made = learner(demos, replace(CFG, updates_per_iteration=6, reading=1.0, scenes=6, symmetries=("mirror",)))
+    made = learner(demos, replace(CFG, updates_per_iteration=6, grounding_coef=1.0, scenes=6, symmetries=("mirror",)))
     made.iterate()
     assert made._fresh is not None
     first = made._fresh.arrays
     # two batches of 4 envs, each at the start and after a motion
     assert {name: len(x) for name, x in first.items()} == dict.fromkeys(made._data, 16)
-    now, later = first["meant/meant"][:4], first["meant/meant"][4:8]
+    now, later = first["grounding/meant"][:4], first["grounding/meant"][4:8]
     assert torch.allclose(now, later, atol=5e-3) and not torch.equal(first["obs/state"][:4], first["obs/state"][4:8])
     ones = {name: torch.full_like(x, 1) for name, x in first.items()}
     made._fresh = made._fresh._replace(arrays=ones, symmetric=None)
@@ -123,12 +125,12 @@ def test_half_of_a_batch_is_of_scenes_that_nobody_acted_in(demos: Path) -> None:
     fresh = (rows["obs/image_flat_near"] == 1).flatten(1).all(1)
     assert fresh.reshape(3, CFG.batch)[:, 16:].all() and not fresh.reshape(3, CFG.batch)[:, :16].any()
     made.iterate()
-    assert not torch.equal(made._fresh.arrays["hidden/things"], first["hidden/things"])
+    assert not torch.equal(made._fresh.arrays["privileged/things"], first["privileged/things"])
     made.close()
 
 
 def test_scenes_are_the_same_after_a_resume(demos: Path) -> None:
-    cfg = replace(CFG, updates=20, updates_per_iteration=5, reading=1.0, scenes=4)
+    cfg = replace(CFG, updates=20, updates_per_iteration=5, grounding_coef=1.0, scenes=4)
     made, again = learner(demos, cfg), learner(demos, cfg)
     made.iterate()
     again.load(kit.snapshot(made.state()))
@@ -139,8 +141,8 @@ def test_scenes_are_the_same_after_a_resume(demos: Path) -> None:
 
 def test_words_mean_nothing_where_the_sim_does_not_say(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.grounding_keys")
-    with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.reading is 1\.0"):
-        learner(demos, replace(CFG, reading=1.0))
+    with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.grounding_coef is 1\.0"):
+        learner(demos, replace(CFG, grounding_coef=1.0))
 
 
 @pytest.mark.parametrize("network", ["smolvla", "pi0"])
@@ -186,7 +188,7 @@ def test_a_stopped_run_ends_the_same(demos: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_is_held_out_where_none_is_wanted(demos: Path) -> None:
-    assert "held_out_looking" not in learner(demos, replace(CFG, held_out=0.0, updates=10)).iterate()
+    assert "held_out_privileged_loss" not in learner(demos, replace(CFG, held_out=0.0, updates=10)).iterate()
 
 
 def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> None:
@@ -197,7 +199,7 @@ def test_what_cannot_be_looked_at_is_refused(demos: Path, tmp_path: Path) -> Non
         ({"lr": 0.0}, r"algo\.lr is 0\.0"),
         ({"warmup": -1}, r"algo\.warmup is -1"),
         ({"held_out": 1.0}, r"algo\.held_out is 1\.0"),
-        ({"reading": -1.0}, r"algo\.reading is -1\.0"),
+        ({"grounding_coef": -1.0}, r"algo\.grounding_coef is -1\.0"),
         ({"muon": -1.0}, r"algo\.muon is -1\.0"),
         ({"scenes": -1}, r"algo\.scenes is -1"),
         ({"symmetries": ("mirrors",)}, r"algo\.symmetries 'mirrors' is unknown: did you mean 'mirror'"),

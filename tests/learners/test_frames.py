@@ -20,7 +20,7 @@ from robotrl.rollout.demos import collect_demos
 from tests.algos.test_pretrain import OPTIONS, TOKEN, sim, stopped_run_ends_the_same
 
 PLAIN = BcCfg(updates=90, updates_per_iteration=30, batch=16, lr=2e-3, warmup=10, image_shift=0)
-READS = replace(PLAIN, reading=1.0, scenes=6, symmetries=("mirror", "colours"))
+READS = replace(PLAIN, grounding_coef=1.0, scenes=6, symmetries=("mirror", "colours"))
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def learner(demos: Path, cfg: BcCfg = READS, policy: Any = None, **of_setup: Any
 def test_words_are_told_while_actions_are_cloned(demos: Path) -> None:
     made, plain = learner(demos, replace(READS, scenes=96)), learner(demos, PLAIN)
     scalars = [made.iterate() for _ in range(made.iterations)]
-    assert scalars[-1]["reading"] < scalars[0]["reading"] and scalars[-1]["loss"] < scalars[0]["loss"]
-    assert "reading" not in plain.iterate()
+    assert scalars[-1]["grounding_loss"] < scalars[0]["grounding_loss"] and scalars[-1]["loss"] < scalars[0]["loss"]
+    assert "grounding_loss" not in plain.iterate()
     assert made.policy.state_dict().keys() == plain.policy.state_dict().keys()
     assert set(kit.snapshot(made.state())) - set(kit.snapshot(plain.state())) == {"head"}
     made.close()
@@ -57,17 +57,17 @@ def test_actions_are_cloned_from_demonstrations_and_words_told_of_scenes(demos: 
     recorded = torch.from_numpy(read_dataset(demos).frames("observation.image_flat_near"))
     assert all((recorded == one).flatten(1).all(1).any() for one in rows["obs/image_flat_near"][::7])
     assert (rows["scene/image_flat_near"] == 1).all() and len(rows["scene/state"]) == len(rows["obs/state"]) == 48
-    assert torch.equal(rows["told"], made._grounding.standard({"meant": torch.ones(48, 4)}))
+    assert torch.equal(rows["grounding"], made._grounding.standard({"meant": torch.ones(48, 4)}))
     # the loss on actions is that of a plain clone, and the second task is weighed
     batch = {name: x[:16] for name, x in rows.items()}
     with torch.no_grad():
         twice, alone = (
             BcLoss(made.model, made._clone, cfg, grounding_keys)(batch, Context({"updates": torch.zeros(())}, {}, ""))
-            for cfg, grounding_keys in ((replace(READS, reading=2.0), 4), (PLAIN, 0))
+            for cfg, grounding_keys in ((replace(READS, grounding_coef=2.0), 4), (PLAIN, 0))
         )
-    assert twice.loss == pytest.approx(float(alone.loss + 2 * twice.info["reading"]), rel=1e-5)
+    assert twice.loss == pytest.approx(float(alone.loss + 2 * twice.info["grounding_loss"]), rel=1e-5)
     made.iterate()
-    assert not torch.equal(made._fresh.arrays["meant/meant"], first["meant/meant"])
+    assert not torch.equal(made._fresh.arrays["grounding/meant"], first["grounding/meant"])
     made.close()
 
 
@@ -102,7 +102,7 @@ def test_what_sees_and_reads_in_a_flow_policy_is_told_too(network: str, demos: P
     for parameter in made.model.parameters():
         parameter.grad = None
     made._loss({name: x[:16] for name, x in made._draw(1).items()}, Context({"updates": torch.zeros(())}, {}, "")).info[
-        "reading"
+        "grounding_loss"
     ].backward()
     moved = {name for name, x in made.model.named_parameters() if x.grad is not None and x.grad.abs().max() > 0}
     assert any("vision" in name for name in moved) and any("text_model" in n or "language_model" in n for n in moved)
@@ -117,16 +117,19 @@ def test_a_stopped_run_ends_the_same(demos: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_refused(demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for changes, message in (({"reading": -1.0}, r"algo\.reading is -1\.0"), ({"scenes": 0}, r"algo\.scenes is 0")):
+    for changes, message in (
+        ({"grounding_coef": -1.0}, r"algo\.grounding_coef is -1\.0"),
+        ({"scenes": 0}, r"algo\.scenes is 0"),
+    ):
         with pytest.raises(ConfigError, match=message):
             learner(demos, replace(READS, **changes))
     walks = kit.write_walks(tmp_path / "walks")
     for policy, message in (
-        (kit.GAUSSIAN, r"policy GaussianPolicy lacks HasTextFeatures: algo\.reading is 1\.0"),
-        (kit.FLOW, r"sim Walk lacks HasGroundingTargets: algo\.reading is 1\.0"),
+        (kit.GAUSSIAN, r"policy GaussianPolicy lacks HasTextFeatures: algo\.grounding_coef is 1\.0"),
+        (kit.FLOW, r"sim Walk lacks HasGroundingTargets: algo\.grounding_coef is 1\.0"),
     ):
         with pytest.raises(CapabilityError, match=message):
-            replace(PLAIN, reading=1.0).build(kit.setup(None, policy, walks))
+            replace(PLAIN, grounding_coef=1.0).build(kit.setup(None, policy, walks))
     monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.grounding_keys")
-    with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.reading is 1\.0"):
+    with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.grounding_coef is 1\.0"):
         learner(demos)

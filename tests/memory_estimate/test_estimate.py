@@ -179,7 +179,7 @@ def test_what_a_config_asks_for() -> None:
     assert load_of(replace(cfg, algo=walks.PPO), walks.gaussian(), 64).evaluations == 1
     assert gradient_rows(MemoryNeeds()) is None
     assert load_of(replace(cfg, algo=replace(grpo.CFG, minibatch=64)), policy, 64) == Load(64)
-    clone = BcCfg(batch=32, microbatch=8, ema=0.0, reading=1.0)
+    clone = BcCfg(batch=32, microbatch=8, ema=0.0, grounding_coef=1.0)
     assert load_of(replace(cfg, algo=clone), policy, 8) == Load(16, parts=True)
 
 

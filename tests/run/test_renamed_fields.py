@@ -14,12 +14,22 @@ from robotrl.errors import ConfigError
 from robotrl.registry import ALGORITHMS, PRESETS
 from robotrl.removed_presets import REMOVED_PRESETS
 from robotrl.rewards.success import SuccessRewardCfg
-from robotrl.spec.json_fields import RENAMED_FIELDS, RENAMED_VALUES, REVISION, check_settings, migrated, renamed_field
+from robotrl.spec.json_fields import (
+    RENAMED_FIELDS,
+    RENAMED_LATER,
+    RENAMED_VALUES,
+    REVISION,
+    check_settings,
+    migrated,
+    renamed_field,
+)
+
+RENAMED = {section: RENAMED_FIELDS[section] | RENAMED_LATER[section] for section in RENAMED_FIELDS}
 
 
 def as_stored_before(data: dict[str, Any]) -> dict[str, Any]:
     """A config as revision 2 would have written it."""
-    old = {section: {new: name for name, new in names.items()} for section, names in RENAMED_FIELDS.items()}
+    old = {section: {new: name for name, new in names.items()} for section, names in RENAMED.items()}
     out = {old[""].get(name, name): value for name, value in data.items()}
     return {**out, "algo": {old["algo"].get(name, name): value for name, value in out["algo"].items()}, "revision": 2}
 
@@ -55,7 +65,7 @@ def test_every_new_name_is_a_field_of_some_config():
     presets = (PRESETS.load(name)() for name in PRESETS.names())
     composed = (compose("mujoco/reach", algo) for algo in ALGORITHMS.names())
     configs = [to_json(cfg) for cfg in (*presets, *composed)]
-    for section, names in RENAMED_FIELDS.items():
+    for section, names in RENAMED.items():
         known = {field for data in configs for field in (data[section] if section else data)}
         assert set(names.values()) <= known and not set(names) & known
 

@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     if found.key:
         print(f"  statistics of {found.key}")
     if args.layout in BACKBONES:
-        command = f"robotrl train tabletop-bc-token --algo.muon 0 --algo.reading 0 --init-from {found.path}"
+        command = f"robotrl train tabletop-bc-token --algo.muon 0 --algo.grounding-coef 0 --init-from {found.path}"
         print(f"  it has no actions yet: clone some into it, {command}")
     elif found.labels is None:
         print("  unverified: compare it with recorded actions by --check-data DATASET")
