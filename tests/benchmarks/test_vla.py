@@ -68,7 +68,7 @@ def test_what_a_cell_runs_is_a_valid_config(name, slowdown, tmp_path, monkeypatc
     assert read.init_from == str(tmp_path / "look") and clone.init_from == str(tmp_path / "read")
     assert clone.dataset == str(tmp_path / f"demos-{method.clone.demos}") and look.dataset == read.dataset
     assert look.dataset == str(tmp_path / "demos-1000") and clone.algo.updates == method.clone.updates
-    assert tune.init_from == str(tmp_path / "clone") and not look.algo.reading and read.algo.reading
+    assert tune.init_from == str(tmp_path / "clone") and not look.algo.grounding_coef and read.algo.grounding_coef
     options = changed_options(tune.sim)
     assert len(options["families"]) >= 3 and "compositions" not in options
     assert bool(getattr(tune.algo, "teacher", "")) == bool(method.teacher)
