@@ -5,10 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 
@@ -20,12 +21,14 @@ _starting = threading.Lock()
 """Held while environment and path are those of a child."""
 
 
-def start_child(process: BaseProcess, environment: Mapping[str, str] | None = None) -> None:
+def start_child(process: BaseProcess, environment: Mapping[str, str] | None = None, needs_main: bool = True) -> None:
     """Start a process of the spawn method.
 
     Args:
         process: the process.
         environment: variables that it gets in addition to this process's.
+        needs_main: whether it may get objects of the main module, which it then imports. A script without its
+            `if __name__ == "__main__":` would start anew in it.
 
     Raises:
         OSError: the operating system refused.
@@ -33,7 +36,8 @@ def start_child(process: BaseProcess, environment: Mapping[str, str] | None = No
     # Ctrl-C reaches the whole process group. The child inherits the blocked signal from its first moment, so the
     # parent can save first and then end it. The resource tracker, if started with the process, would lift the block
     # earlier
-    with _starting, safe_children(), _variables(environment or {}):
+    without = nullcontext() if needs_main else _main_left_out()
+    with _starting, safe_children(), _variables(environment or {}), without:
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
@@ -55,6 +59,18 @@ def _variables(environment: Mapping[str, str]) -> Generator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _main_left_out() -> Generator[None]:
+    """Processes that are started inside the block do not import this process's main module."""
+    main = vars(sys.modules["__main__"])
+    kept = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+    main.update(dict.fromkeys(kept))
+    try:
+        yield
+    finally:
+        main.update(kept)
 
 
 def end_with_parent(grace_s: float) -> None:

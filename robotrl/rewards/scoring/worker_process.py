@@ -38,7 +38,9 @@ class WorkerProcess:
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=work, args=(theirs,), name="robotrl-scorer", daemon=True)
         try:
-            start_child(self._process, dict.fromkeys(THREAD_VARIABLES, str(setup.threads)))
+            # recipes name importable functions, so that a script needs no guard
+            threads = dict.fromkeys(THREAD_VARIABLES, str(setup.threads))
+            start_child(self._process, threads, needs_main=False)
             self.pid = self._process.pid
             assert self.pid is not None
             # a worker that has ended already is noticed as any other; both fit into the pipe's buffer: nothing waits

@@ -157,3 +157,25 @@ def test_workers_are_spawned_with_their_threads_and_cores() -> None:
         assert {b"OMP_NUM_THREADS=3", b"OPENBLAS_NUM_THREADS=3", b"MKL_NUM_THREADS=3"} <= set(environment)
         assert os.sched_getaffinity(pid) == {core}
     assert {name: os.environ.get(name) for name in before} == before
+
+
+UNGUARDED = """
+import sys
+import numpy as np
+from robotrl.rewards.scoring.cfg import ServiceCfg
+from tests.kits.scoring_kit import pictures_of, service_of
+
+print("begun", flush=True)
+with service_of(ServiceCfg(batch_size=4, queue_frames=8), log=sys.argv[1]) as service:
+    tickets = np.arange(4)
+    service.submit(tickets, pictures_of(tickets))
+    print(len(service.wait(60).tickets), __file__ == sys.argv[0])
+"""
+
+
+def test_a_script_needs_no_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    command = [sys.executable, str(script), str(tmp_path / "log")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("begun\n4 True\n", "")
