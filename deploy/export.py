@@ -34,6 +34,7 @@ from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden, output_names, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
 from robotrl.peft.lora import merged
+from robotrl.spec.actuation import Actuation
 from robotrl.transforms import torch_backend
 
 MIN_SAMPLES = 1000
@@ -97,6 +98,7 @@ def export(
     safety: SafetyOptions | None = None,
     training: schema.Training | None = None,
     overwrite: bool = False,
+    actuation: Actuation | None = None,
 ) -> ExportReport:
     """Export a policy to a bundle.
 
@@ -111,6 +113,7 @@ def export(
         safety: limits besides the action bounds.
         training: the run that made the policy.
         overwrite: replace an existing bundle at `path` (never anything that is not a bundle).
+        actuation: default pose and gains of the joints that the actions move, for the manifest.
 
     Raises:
         ConfigError: an argument is out of range, the target exists, or observations are missing.
@@ -130,7 +133,7 @@ def export(
         graph = _to_onnx(policy)
         facts = scan(graph, schema.GRAPH_FILE)
         run = training or unknown_run(policy)
-        plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded)
+        plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded, actuation)
         unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
         session = GraphSession(graph, unsealed)
         parity = _parity(policy, session, unsealed, recorded, samples)

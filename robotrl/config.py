@@ -75,7 +75,8 @@ class EvalCfg:
     """Iterations between two evaluations, for algorithms that count updates or episodes; 0 evaluates only at the end.
     None: 10, unless `every_env_steps` is given."""
     episodes: int = 128
-    """Number of starts per evaluation: the first of split `val`, each run exactly once."""
+    """Number of starts per evaluation: the first of split `val`, each run exactly once. 0 evaluates never: the best
+    checkpoint is the one whose iteration had the best rollouts, and sims without numbered starts can be trained on."""
     num_envs: int = 64
     """Number of parallel envs of the evaluation sim."""
     animation: int = 2
@@ -352,7 +353,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
     check_num_envs("sim.num_envs", cfg.sim.num_envs)
     check_num_envs("evaluation.num_envs", cfg.evaluation.num_envs)
     for name, value, least in (
-        ("evaluation.episodes", cfg.evaluation.episodes, 1),
+        ("evaluation.episodes", cfg.evaluation.episodes, 0),
         ("evaluation.animation", cfg.evaluation.animation, 0),
         ("evaluation.second_look", cfg.evaluation.second_look, 0),
         ("keep", cfg.keep, 1),
@@ -384,6 +385,14 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         check_number("sim.curriculum", cfg.sim.curriculum, 0.01, 100.0)
     if cfg.evaluation.score not in ("success", "return"):
         raise unknown("evaluation.score", str(cfg.evaluation.score), ("success", "return"))
+    if not cfg.evaluation.episodes:
+        for name, value in (
+            ("evaluation.second_look", cfg.evaluation.second_look or None),
+            ("stop_at_success", cfg.stop_at_success),
+            ("stop_at_return", cfg.stop_at_return),
+        ):
+            if value is not None:
+                raise ConfigError(f"{name} is {value!r} and evaluation.episodes is 0: expected evaluations to go by")
     if cfg.evaluation.second_look and cfg.evaluation.score != "success":
         raise ConfigError(
             f"evaluation.second_look is {cfg.evaluation.second_look} and evaluation.score {cfg.evaluation.score!r}:"

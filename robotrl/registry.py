@@ -168,7 +168,10 @@ SIMS = Table(
         "mujoco/reach": "robotrl.sims.mujoco.manipulation.sims:ReachCfg",
     },
     "robotrl.sims",
-    {"gym/": Family("ID", "robotrl.sims.gymnasium_sim.make:family")},
+    {
+        "gym/": Family("ID", "robotrl.sims.gymnasium_sim.make:family"),
+        "isaac/": Family("MODULE:FUNCTION", "robotrl.sims.isaac.make:family"),
+    },
 )
 """Config classes of sims (`robotrl.spec.sim_options.SimOptions`); rows of other packages may also be functions
 `make(num_envs, seed, *, ...)`."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -48,6 +49,7 @@ from robotrl.run.rules.early_stopping import GOOD_ENOUGH, StopRule
 from robotrl.run.rules.final_selection import reevaluate_best
 from robotrl.run.rules.schedule import EvalBudget, Progress, is_due, is_evaluated
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
+from robotrl.spec.episode_log import HasEpisodeLog
 from robotrl.spec.json_fields import name_values
 from robotrl.utils.devices import device_of
 from robotrl.utils.hardware import check_threads, usable_cores
@@ -144,14 +146,16 @@ class _Prepared(NamedTuple):
     """Learner and evaluation sim of a run; building them checks the whole setup."""
 
     learner: Learner
-    eval_sim: VecSim
+    eval_sim: VecSim | None
+    """None for a run without evaluations."""
     rewards: RewardLog
     """Means of each reward source, and the sim's own returns, since the last line of the log."""
 
     def close(self) -> None:
         """Close sims and processes."""
         self.learner.close()
-        self.eval_sim.close()
+        if self.eval_sim is not None:
+            self.eval_sim.close()
 
 
 def _prepare(
@@ -310,7 +314,10 @@ def _iterate(
             if learner.env_steps:
                 scalars["env_steps_per_s"] = (learner.env_steps - steps_before) / elapsed
             score = None
-            if iteration == learner.iterations or (is_evaluated(cfg, at) and budget.allows(learner.env_steps)):
+            if eval_sim is None:
+                score = rollout_score(scalars, cfg.evaluation.score)
+                best = score if best is None or (score is not None and score > best) else best
+            elif iteration == learner.iterations or (is_evaluated(cfg, at) and budget.allows(learner.env_steps)):
                 began = time.monotonic()
                 result = _evaluate(cfg, run, learner, eval_sim, iteration)
                 eval_s += time.monotonic() - began
@@ -400,19 +407,23 @@ def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | 
         rewards: collects the means of each reward source; one that an actor process fills stays there.
     """
     sim = _make_sim(cfg, cfg.sim.num_envs, seed)
+    if rewards is not None and isinstance(sim, HasEpisodeLog):
+        rewards.episode_log = sim
     if cfg.rewards:
         sim = declared(ReturnsSim, sim)(sim, rewards)
         sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo), None if rewards is None else rewards.means)
     return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
 
 
-def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim:
-    """Evaluation sim; checks its capabilities before training begins."""
+def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim | None:
+    """Evaluation sim, None for a run without evaluations; checks its capabilities before training begins."""
+    if not cfg.evaluation.episodes:
+        return None
     sim = _make_sim(cfg, cfg.evaluation.num_envs, cfg.seed)
     if not isinstance(sim, HasStateIds):
         raise CapabilityError(
             f"sim {cfg.sim.name!r} lacks HasStateIds: a run cannot be evaluated on held-out starts"
-            + why_lacking(sim, "HasStateIds")
+            f"{why_lacking(sim, 'HasStateIds')}; evaluation.episodes 0 goes by the rollouts of training"
         )
     available = len(sim.state_ids("val"))
     if cfg.evaluation.episodes > available:
@@ -495,7 +506,16 @@ def _evaluate(cfg: TrainCfg[Any, Any], run: Run, learner: Learner, sim: VecSim, 
     return result
 
 
-def threads_line(torch_threads: int, update_threads: int | None, sim: VecSim) -> str:
+def rollout_score(scalars: Mapping[str, float], score: str) -> float | None:
+    """Score of a run without evaluations: mean success or return of the episodes that ended in an iteration.
+
+    None if no episode ended, or the algorithm reports none.
+    """
+    found = scalars.get(f"rollout_{score}", math.nan)
+    return found if math.isfinite(found) else None
+
+
+def threads_line(torch_threads: int, update_threads: int | None, sim: VecSim | None) -> str:
     """Text about the use of the cores; physics and torch take turns."""
     check_threads("torch_threads", torch_threads)
     check_threads("update_threads", update_threads or torch_threads)

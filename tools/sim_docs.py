@@ -34,6 +34,10 @@ FOLD_ABOVE = 64
 """Width above which a spec's similar columns are shown as one row."""
 EXAMPLE = "gym/Pendulum-v1"
 """Environment shown on the page about Gymnasium."""
+ISAAC_EXAMPLE = "isaac/my_tasks:make"
+"""Source whose options are shown on the page about Isaac."""
+FAMILY_PAGES = {"gym/ID": "gymnasium.md", "isaac/...": "isaac.md"}
+"""Sims of any environment of a kind, and their pages."""
 
 
 class Asked(NamedTuple):
@@ -104,7 +108,7 @@ def options(asked: Asked) -> str:
     """Fields of the sim's config: defaults and docstrings."""
     default = sim_options(asked.sim)
     said, hints = field_docs(type(default)), hints_of(type(default))
-    names = [field.name for field in own_fields(default) if field.name != "env_id"]
+    names = [field.name for field in own_fields(default) if field.name not in ("env_id", "source")]
     rows = [(f"`{n}`", default_text(getattr(default, n)), f"{said[n]}{choices_text(hints[n])}") for n in names]
     return table(("option", "default", "meaning"), rows)
 
@@ -238,8 +242,10 @@ def sims(_: Asked) -> str:
         link = f"[`{name}`]({page_of(name).name})"
         rate = f"{1 / sim.control_dt_s:.4g} Hz"
         rows.append((link, gist(page_of(name)), widths(sim.observation_spec), width(sim.action_spec), rate))
-    page = FOLDER / "gymnasium.md"
-    rows.append((f"[`gym/ID`]({page.name})", gist(page), "its own", "its own", "its own"))
+    rows += [
+        (f"[`{name}`]({page})", gist(FOLDER / page), "its own", "its own", "its own")
+        for name, page in FAMILY_PAGES.items()
+    ]
     return table(("sim", "task", "observation", "action", "control"), rows)
 
 
@@ -263,7 +269,8 @@ def page_of(sim: str) -> Path:
 
 def pages() -> dict[Path, str]:
     """All pages with generated blocks, and the sim of each ("" for the index)."""
-    return {**{page_of(name): name for name in SIMS.names()}, FOLDER / "gymnasium.md": EXAMPLE, INDEX: ""}
+    families = {FOLDER / "gymnasium.md": EXAMPLE, FOLDER / "isaac.md": ISAAC_EXAMPLE}
+    return {**{page_of(name): name for name in SIMS.names()}, **families, INDEX: ""}
 
 
 def filled(page: Path, sim: str) -> str:

@@ -17,6 +17,7 @@ from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS, composed_affine
 from robotrl.deploy.bundle.plausible import max_still_s, plausible
 from robotrl.errors import ConfigError
 from robotrl.spec import Spec
+from robotrl.spec.actuation import Actuation
 from robotrl.transforms import TransformGroup
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class ExportPlan:
         safety: limits beyond the action bounds.
         training: the run that made it.
         recorded: (n, ...) for each observation, consecutive ticks, from which plausible ranges are computed.
+        actuation: default pose and gains of the joints that the actions move, if they are known.
     """
 
     policy: HasDeploy
@@ -97,6 +99,7 @@ class ExportPlan:
     safety: SafetyOptions
     training: schema.Training
     recorded: Mapping[str, np.ndarray]
+    actuation: Actuation | None = None
 
     def manifest(self, graph: bytes, golden: bytes | None, parity: schema.Parity, ticks: int) -> schema.Manifest:
         """Create the manifest, not yet sealed.
@@ -156,15 +159,16 @@ class ExportPlan:
     def _action(self) -> schema.Action:
         spec = self.policy.action_spec
         affine = composed_affine(self.policy.transforms, "action", len(spec.names))
+        known = self.actuation or Actuation("delta")
         return schema.Action(
             kind=self._kind(),
             names=spec.names,
             units=spec.units,
             scale=affine.scale,
             offset=affine.offset,
-            stiffness=None,
-            damping=None,
-            default_pose=None,
+            stiffness=known.stiffness,
+            damping=known.damping,
+            default_pose=known.default_pose,
             choices=spec.choices,
         )
 

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from robotrl.api.evaluation import make_sim_of, run_of
 from robotrl.deploy.bundle.manifest import Training
 from robotrl.deploy.export import OBSERVATIONS_FILE, SAMPLES, ExportReport
 from robotrl.deploy.export import export as export_policy
-from robotrl.errors import CapabilityError, ConfigError
+from robotrl.errors import ConfigError
 from robotrl.registry import sim_options
-from robotrl.rollout.evaluate import PolicyActor, run_episodes
+from robotrl.rollout.evaluate import PolicyActor, Turn, run_episodes
+from robotrl.rollout.finite import check_finite
 from robotrl.run.policy_checkpoint import find_checkpoint, load_policy
 from robotrl.spec import HasStateIds, Policy, VecSim
+from robotrl.spec.actuation import HasActuation
 from robotrl.spec.sim_options import changed_fields
 from robotrl.utils.files import read_json
 
@@ -26,8 +29,9 @@ from robotrl.utils.files import read_json
 def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> ExportReport:
     """Export a policy, or a run or checkpoint on the disk, to a bundle.
 
-    For a run, missing arguments are filled in: the control period from its sim; the observations for the parity check
-    from its `observations.safetensors`, or by running the policy on validation starts; and the run's identity.
+    For a run, missing arguments are filled in: the control period from its sim, and the kind, default pose and gains of
+    the actions where the sim states them; the observations for the parity check from its `observations.safetensors`,
+    or by running the policy on validation starts; and the run's identity.
 
     Args:
         run_or_policy: a policy, or the path of a run (its best checkpoint is taken) or checkpoint.
@@ -54,6 +58,9 @@ def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> 
         sim = make_sim_of(source, sim_name, num_envs=32, seed=0)
         try:
             options.setdefault("control_dt_s", sim.control_dt_s)
+            if isinstance(sim, HasActuation) and sim.actuation is not None:
+                options.setdefault("actuation", sim.actuation)
+                options.setdefault("action_kind", sim.actuation.kind)
             if not recorded:
                 options["observations"] = record(policy, sim, samples)
         finally:
@@ -62,21 +69,21 @@ def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> 
 
 
 def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
-    """Record observations from the policy's own episodes on validation starts.
+    """Record observations from the policy's own episodes on validation starts, or on any where they have no numbers.
 
     Args:
         policy: the policy that acts.
-        sim: a sim with numbered starts.
+        sim: the sim.
         samples: minimum number of observations.
 
     Returns:
         One array (n, ...) for each key that the policy reads, n at least `samples`.
 
     Raises:
-        CapabilityError: the sim has no numbered starts.
+        NumericsError: the sim or the policy gave a number that is not finite.
     """
     if not isinstance(sim, HasStateIds):
-        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts")
+        return _record_unnumbered(policy, sim, samples)
     ids = sim.state_ids("val")
     found: dict[str, list[np.ndarray]] = {key: [] for key in policy.observation_spec}
     count = first = 0
@@ -93,6 +100,24 @@ def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
                 rows.append(episode.obs[key])
             count += len(episode.actions) + 1
     return {key: np.concatenate(parts) for key, parts in found.items()}
+
+
+def _record_unnumbered(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
+    """Record `samples` observations or more, each env's one after another, from episodes as the sim starts them."""
+    n = sim.num_envs
+    actor = PolicyActor(policy, n, sim.device, None, seed=0)
+    # numbers of the episodes, which key the policy's noise
+    episode = torch.arange(n, device=sim.device)
+    obs, started = sim.reset(seed=0), torch.ones(n, dtype=torch.bool, device=sim.device)
+    found: dict[str, list[np.ndarray]] = {key: [] for key in policy.observation_spec}
+    for step_index in range(-(-samples // n)):
+        for key, rows in found.items():
+            rows.append(obs[key].cpu().numpy().copy())
+        step = sim.step(actor.act(obs, Turn(started, episode)))
+        check_finite(step, step_index)
+        obs, started = step.obs, step.terminated | step.truncated
+        episode = episode + n * started
+    return {key: np.stack(rows, axis=1).reshape(-1, *rows[0].shape[1:]) for key, rows in found.items()}
 
 
 def identity(source: Path, policy: Any) -> Training:

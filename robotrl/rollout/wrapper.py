@@ -37,7 +37,9 @@ from robotrl.spec import (
     Step,
     SuccessRule,
 )
+from robotrl.spec.actuation import Actuation, HasActuation
 from robotrl.spec.captions import ActionCaptions, HasActionCaptions
+from robotrl.spec.episode_log import HasEpisodeLog
 from robotrl.spec.late_rewards import HasLateRewards, LateRewards
 from robotrl.spec.vehicle import HasTimeToCollision, HasVehicleObs, VehicleObs
 
@@ -313,6 +315,19 @@ class _LateRewards(WrappedSim):
         self.sim.lost_late_rewards(count)
 
 
+class _EpisodeLog(WrappedSim):
+    def take_episode_log(self) -> dict[str, float]:
+        """Means of the environment's own log since the last call."""
+        return self.sim.take_episode_log()
+
+
+class _Actuation(WrappedSim):
+    @property
+    def actuation(self) -> Actuation | None:
+        """Meaning of the actions."""
+        return self.sim.actuation
+
+
 class _Reasons(WrappedSim):
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -342,6 +357,8 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasVehicleObs: _VehicleObs,
     HasTimeToCollision: _TimeToCollision,
     HasActionCaptions: _ActionCaptions,
+    HasEpisodeLog: _EpisodeLog,
+    HasActuation: _Actuation,
 }
 
 

@@ -44,6 +44,7 @@ class Adapter:
         clock: columns of observations that tell how much of the time limit is left, by their keys.
         masks: observations of few values, which two episodes may share.
         apart: observations that a parameter changes late, if at all.
+        late_steps: steps between an episode's last observation and the report of its end.
     """
 
     sim: str
@@ -59,6 +60,7 @@ class Adapter:
     clock: dict[str, tuple[int, ...]] = field(default_factory=dict)
     masks: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+    late_steps: int = 0
 
     @property
     def name(self) -> str:
@@ -150,6 +152,21 @@ ADAPTERS = (
         masks=("instruction", "image"),
         apart=("instruction",),
     ),
+    *(
+        Adapter(
+            sim=f"isaac/tests.kits.isaac_standins:{surface}",
+            short={"kwargs": {"limit": 10, "falls": False, **kwargs}},
+            short_steps=10,
+            long={"kwargs": {"limit": 10_000, "falls": False, **kwargs}},
+            options={"kwargs": kwargs},
+            late_steps=late_steps,
+        )
+        for surface, kwargs, late_steps in (
+            ("lab", {}, 0),
+            ("lab", {"final_obs": False}, 0),
+            ("vec_task", {}, 1),
+        )
+    ),
     Adapter(
         sim="mujoco/quadruped-velocity",
         short={"limit_s": 0.2, "end_on_fall": False},
@@ -238,9 +255,10 @@ def test_final_obs_is_what_a_sim_without_the_limit_shows(adapter: Adapter) -> No
 
     assert_same_obs(timeless(short.reset()), timeless(long.reset()))
     actions = random_actions(short, adapter.short_steps)
-    for action in actions[:-1]:
+    for action in actions[: -1 - adapter.late_steps]:
         assert_same_obs(timeless(short.step(action).obs), timeless(long.step(action).obs))
-    cut, ran_on = copied(short.step(actions[-1])), copied(long.step(actions[-1]))
+    ran_on = copied(long.step(actions[-1 - adapter.late_steps]))
+    cut = play(short, actions[-1 - adapter.late_steps :])[-1]
     assert cut.final_ids.tolist() == list(range(n))
     assert_same_obs(timeless(cut.final_obs), timeless(ran_on.obs))
     # the observation to act on is that of the next episode already

@@ -332,7 +332,7 @@ def test_a_saved_config_of_another_version_is_refused():
         ({"sim": SimCfg("test/walk", 4, ("limt=3",))}, r"option 'limt' of sim 'test/walk' is unknown: did you mean"),
         ({"sim": SimCfg("test/walk", 4, ("limit",))}, r"sim.options holds 'limit': expected \"name=value\""),
         ({"evaluation": EvalCfg(every=-1)}, "evaluation.every is -1"),
-        ({"evaluation": EvalCfg(episodes=0)}, "evaluation.episodes is 0"),
+        ({"evaluation": EvalCfg(episodes=-1)}, "evaluation.episodes is -1"),
         ({"evaluation": EvalCfg(episodes=101)}, "evaluation.episodes is 101: expected 100 or less, the size of val"),
         ({"checkpoint_every": 0}, "checkpoint_every is 0"),
         ({"keep": 0}, "keep is 0"),

@@ -11,6 +11,7 @@ from torch import Tensor
 from robotrl.rewards.means import RewardMeans
 from robotrl.rollout.wrapper import State, WrappedSim
 from robotrl.spec import Step, lost
+from robotrl.spec.episode_log import HasEpisodeLog
 
 SIM_RETURN = "sim_return"
 """Scalar: mean return of the sim's own reward over the episodes that ended."""
@@ -22,6 +23,8 @@ class RewardLog:
     def __init__(self) -> None:
         self.means = RewardMeans()
         self._sum, self._ended = 0.0, 0
+        self.episode_log: HasEpisodeLog | None = None
+        """Sim whose environment logs numbers of its own, which are named "sim/...": set by whoever makes the sim."""
 
     def add_returns(self, returns: Tensor) -> None:
         """Add the sim's own returns (n,) of episodes that ended."""
@@ -30,6 +33,8 @@ class RewardLog:
     def take(self) -> dict[str, float]:
         """Return the scalars since the last call, by name."""
         found = self.means.take()
+        if self.episode_log is not None:
+            found |= {f"sim/{name}": value for name, value in self.episode_log.take_episode_log().items()}
         if self._ended:
             found[SIM_RETURN] = self._sum / self._ended
             self._sum, self._ended = 0.0, 0

@@ -17,10 +17,10 @@ class StopRule:
 
     Args:
         cfg: config with the fields `stop_at_success` and `stop_at_return`.
-        sim: evaluation sim; it may state the return from which it counts as solved.
+        sim: evaluation sim, which may state the return from which it counts as solved; None without evaluations.
     """
 
-    def __init__(self, cfg: TrainCfg[Any, Any], sim: VecSim) -> None:
+    def __init__(self, cfg: TrainCfg[Any, Any], sim: VecSim | None) -> None:
         self._success = cfg.stop_at_success
         stated = sim.solved_return if isinstance(sim, HasSolvedReturn) else None
         self._return = stated if cfg.stop_at_return == SOLVED else cfg.stop_at_return

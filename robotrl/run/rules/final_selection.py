@@ -12,7 +12,7 @@ from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasStateIds, VecSim
 
 
-def reevaluate_best(cfg: TrainCfg[Any, Any], run: Run, sim: VecSim) -> dict[int, float]:
+def reevaluate_best(cfg: TrainCfg[Any, Any], run: Run, sim: VecSim | None) -> dict[int, float]:
     """Choose the best checkpoint of a finished run on starts of split val that no evaluation used.
 
     Kept checkpoints whose 95 % success interval overlaps that of the best one are evaluated on
@@ -22,7 +22,7 @@ def reevaluate_best(cfg: TrainCfg[Any, Any], run: Run, sim: VecSim) -> dict[int,
     Args:
         cfg: the run's config.
         run: the run, open for writing.
-        sim: the evaluation sim.
+        sim: the evaluation sim; None for a run without evaluations.
 
     Returns:
         Step to success rate on the further starts; empty if there was nothing to decide.
