@@ -171,6 +171,7 @@ SIMS = Table(
     {
         "gym/": Family("ID", "robotrl.sims.gymnasium_sim.make:family"),
         "isaac/": Family("MODULE:FUNCTION", "robotrl.sims.isaac.make:family"),
+        "remote/": Family("NAME", "robotrl.sims.remote.make:family"),
     },
 )
 """Config classes of sims (`robotrl.spec.sim_options.SimOptions`); rows of other packages may also be functions

@@ -16,7 +16,7 @@ def check_state(state: Mapping[str, NDArray[Any]], present: Mapping[str, NDArray
 
     Args:
         state: state to restore.
-        present: result of the core's `get_state`; the length of its "queue" may differ.
+        present: result of the core's `get_state`; the length of "queue", or "PART/queue", may differ.
 
     Raises:
         ConfigError: an array is missing, or has another shape.
@@ -24,7 +24,7 @@ def check_state(state: Mapping[str, NDArray[Any]], present: Mapping[str, NDArray
     for key, array in present.items():
         if key not in state:
             raise ConfigError(f"state has no {key!r}: expected {', '.join(present)}")
-        if key != "queue" and np.shape(state[key]) != array.shape:
+        if key.rpartition("/")[2] != "queue" and np.shape(state[key]) != array.shape:
             raise ConfigError(
                 f"state {key!r} has shape {np.shape(state[key])}: expected {array.shape}, of this sim and number of"
                 " envs"

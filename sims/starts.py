@@ -90,6 +90,15 @@ class StartQueue:
         del self._ids[:count]
         return taken
 
+    def peek(self, count: int) -> Ids:
+        """Next start ids (count,), which stay."""
+        queued = np.array(self._ids[:count], np.int64)
+        return np.concatenate([queued, drawn(self.seed, self.draws, count - len(queued))])
+
+    def skip(self, count: int) -> None:
+        """Leave out the next `count` start ids."""
+        self.draws += count - len(self.queued(count))
+
     def take(self, count: int) -> Ids:
         """Next start ids (count,), removed from the queue or drawn."""
         queued = self.queued(count)

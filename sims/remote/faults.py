@@ -1,0 +1,35 @@
+"""Errors of remote sims: faults of served environments, and lost workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, RobotrlError
+
+_OURS = {kind.__name__: kind for kind in (CapabilityError, ConfigError, DataError, NumericsError)}
+
+
+class RemoteFault(RobotrlError):
+    """A served environment raised or gave what it may not give, or its worker could not be kept alive."""
+
+
+class WorkerLost(Exception):
+    """A worker process ended or gave no answer in time; its episodes are lost, the others go on."""
+
+
+def fault_of(who: str, told: Mapping[str, Any]) -> RobotrlError:
+    """The error that a worker reported.
+
+    Args:
+        who: sim and worker, for the message.
+        told: type, message, place ("" if unknown) and method in which it was raised.
+    """
+    kind, message = str(told["type"]), str(told["message"]) or "no message"
+    if kind in _OURS:
+        return _OURS[kind](f"{who}: {message}")
+    where = f" ({told['where']})" if told["where"] else ""
+    verb = "" if kind == "Fault" else f"raised {kind}: "
+    if told["doing"] == "making it" and kind in ("ModuleNotFoundError", "ImportError", "AttributeError"):
+        return ConfigError(f"{who}: {message}{where}: expected MODULE:FUNCTION that the worker can import: see path")
+    return RemoteFault(f"{who}: {told['doing']} {verb}{message}{where}")

@@ -1,0 +1,184 @@
+"""Supervisor of the workers of a sim: requests to all at once, losses, restarts within a budget."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+from numpy.typing import NDArray
+
+from robotrl.errors import RobotrlError
+from robotrl.sims.remote.faults import RemoteFault, WorkerLost
+from robotrl.sims.remote.memory import Layout, new_memory
+from robotrl.sims.remote.process import GRACE_S, Launch, WorkerProcess
+
+
+class WorkerPool:
+    """Workers that share the envs of a sim.
+
+    Args:
+        launch: how they are started.
+        num_envs: N.
+        workers: W, up to N.
+        restarts: losses of one worker in a row, with no episode that ended in between, after which the sim gives up.
+
+    Raises:
+        RobotrlError: a worker could not be started, or its environment could not be made.
+    """
+
+    def __init__(self, launch: Launch, num_envs: int, workers: int, restarts: int) -> None:
+        self._launch, self._restarts = launch, restarts
+        bounds = [num_envs * k // workers for k in range(workers + 1)]
+        self.rows = list(pairwise(bounds))
+        """First env of each worker, and the end of its envs."""
+        self.memory = new_memory()
+        self.lost = 0
+        """Workers lost so far."""
+        self._in_a_row = [0] * workers
+        self._why: dict[int, str] = {}
+        self._layout: Layout | None = None
+        self._workers: list[WorkerProcess] = []
+        self._finalizer = weakref.finalize(self, _end, self._workers, self.memory)
+        try:
+            for number, rows in enumerate(self.rows):
+                self._workers.append(WorkerProcess(launch, number, rows, self.memory))
+            for worker in self._workers:
+                worker.greet()
+            self.descriptions: list[dict[str, Any]] = [worker.description() for worker in self._workers]
+        except WorkerLost as lost:
+            self._finalizer()
+            raise RemoteFault(f"{launch.name}: a worker {lost} while it was started; see its output above") from None
+        except BaseException:
+            self._finalizer()
+            raise
+        for number, found in enumerate(self.descriptions):
+            self._check_same(number, found)
+
+    def _check_same(self, number: int, found: Mapping[str, Any]) -> None:
+        for part, value in self.descriptions[0].items():
+            if found[part] != value:
+                self.close()
+                raise RemoteFault(
+                    f"{self._launch.name}: {part} of worker {number} is {found[part]}: expected {value}, as before"
+                )
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the served processes."""
+        return [worker.pid for worker in self._workers]
+
+    def share(self, layout: Layout) -> None:
+        """Tell all workers the layout of the shared memory."""
+        self._layout = layout
+        try:
+            for worker in self._workers:
+                worker.share(layout)
+        except WorkerLost as lost:
+            self.close()
+            raise RemoteFault(f"{self._launch.name}: a worker {lost} while it was started") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def exchange(self, kind: bytes, numbers: Iterable[int]) -> list[int]:
+        """Send a request to some workers at once, and wait for all; returns the numbers of those lost.
+
+        Raises:
+            RobotrlError: an environment raised; all others have answered.
+        """
+        asked = [(number, self._workers[number], self._workers[number].ask(kind)) for number in numbers]
+        lost: list[int] = []
+        fault: RobotrlError | None = None
+        for number, worker, alive in asked:
+            try:
+                if not alive:
+                    raise WorkerLost(worker.how())
+                worker.done()
+            except WorkerLost as error:
+                self._why[number] = str(error)
+                lost.append(number)
+            except RobotrlError as error:
+                fault = fault or error
+        if fault is not None:
+            raise fault
+        return lost
+
+    def call(
+        self,
+        number: int,
+        name: str,
+        named: Mapping[str, Any] | None = None,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        expert: int | None = None,
+    ) -> Any:
+        """Call a method of a worker's environment; see `WorkerProcess.call`.
+
+        Raises:
+            WorkerLost: the worker is gone; `replace` starts another one.
+        """
+        try:
+            return self._workers[number].call(name, named or {}, arrays or {}, expert)
+        except WorkerLost as error:
+            self._why[number] = str(error)
+            raise
+
+    def succeeded(self, number: int) -> None:
+        """Note that an episode of a worker ended: its losses are counted from 0 again."""
+        self._in_a_row[number] = 0
+
+    def replace(self, number: int) -> None:
+        """Kill what is left of a lost worker, and start another one in its place.
+
+        Raises:
+            RobotrlError: too many were lost in a row, or the new one describes another environment.
+        """
+        worker = self._workers[number]
+        worker.kill()
+        why = self._why.pop(number, "ended")
+        while True:
+            self.lost += 1
+            self._in_a_row[number] += 1
+            if self._in_a_row[number] > self._restarts:
+                raise RemoteFault(
+                    f"{worker.who} {why}, the {_nth(self._in_a_row[number])} loss in a row: expected an episode to end"
+                    f" between losses; restarts is {self._restarts}"
+                )
+            warnings.warn(f"{worker.who} {why}; its episodes are lost and begin again in a new one", stacklevel=4)
+            try:
+                self._start(number)
+                return
+            except WorkerLost as error:
+                why = f"{error} while it was started"
+                self._workers[number].kill()
+
+    def _start(self, number: int) -> None:
+        assert self._layout is not None
+        worker = WorkerProcess(self._launch, number, self.rows[number], self.memory)
+        self._workers[number] = worker
+        worker.greet()
+        self._check_same(number, worker.description())
+        worker.share(self._layout)
+
+    def close(self) -> None:
+        """End all workers; safe to call twice."""
+        self._finalizer()
+
+
+def _end(workers: Sequence[WorkerProcess], memory: int) -> None:
+    for worker in workers:
+        worker.leave()
+    deadline = time.monotonic() + GRACE_S
+    for worker in workers:
+        worker.wait(deadline)
+    with suppress(OSError):
+        os.close(memory)
+
+
+def _nth(number: int) -> str:
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"
