@@ -52,10 +52,10 @@ class WorkerPool:
                 worker.greet()
             self.descriptions: list[dict[str, Any]] = [worker.description() for worker in self._workers]
         except WorkerLost as lost:
-            self._finalizer()
+            self._give_up()
             raise RemoteFault(f"{launch.name}: a worker {lost} while it was started; see its output above") from None
         except BaseException:
-            self._finalizer()
+            self._give_up()
             raise
         for number, found in enumerate(self.descriptions):
             self._check_same(number, found)
@@ -164,6 +164,12 @@ class WorkerPool:
         worker.greet()
         self._check_same(number, worker.description())
         worker.share(self._layout)
+
+    def _give_up(self) -> None:
+        """End workers that have no environment yet."""
+        for worker in self._workers:
+            worker.kill()
+        self.close()
 
     def close(self) -> None:
         """End all workers; safe to call twice."""

@@ -24,7 +24,7 @@ from robotrl.utils.safe_path import safe_environment
 WORKER_FILE = Path(protocol.__file__)
 GRACE_S = 5.0
 """Seconds that a worker gets to close its environment."""
-DEATH_S = 5.0
+DEATH_S = 2.0
 """Seconds within which a killed process must be gone."""
 OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "__PYVENV_LAUNCHER__")
 """Environment variables that another Python must not inherit."""

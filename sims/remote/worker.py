@@ -263,6 +263,7 @@ class Server:
         self.banks = [{key: view("obs%d/%s" % (bank, key)) for key in keys} for bank in (0, 1)]
         self.final = {key: view("final/" + key) for key in keys}
         self.info = {key: view("info/" + key) for key in said["info_spec"]}
+        self.labels = {key: "observation " + repr(key) for key in keys}
         self.experts: list[Any] = []
         self.generation, self.taken = -1, 0
         """Of the queue that the environment has, and how many of its ids it has taken."""
@@ -277,7 +278,8 @@ class Server:
         self.doing = "step"
         out = self.env.step(self.actions.copy())
         if not isinstance(out, tuple) or len(out) != 5:
-            raise Fault("gave %s: expected obs, reward, terminated, truncated, info" % type(out).__name__)
+            found = "a tuple of %d" % len(out) if isinstance(out, tuple) else type(out).__name__
+            raise Fault("gave %s: expected obs, reward, terminated, truncated, info" % found)
         obs, reward, terminated, truncated, info = out
         self._put("reward", self.reward, reward)
         self._put("terminated", self.terminated, terminated)
@@ -353,16 +355,17 @@ class Server:
             return
         self._check_keys(obs)
         for key, target in self.banks[bank].items():
-            self._put("observation " + repr(key), target[envs], obs[key][envs], key)
-            target[envs] = obs[key][envs]
+            rows = target[envs]  # a copy
+            self._put(self.labels[key], rows, np.asarray(obs[key])[envs], key, envs)
+            target[envs] = rows
 
     def _put_obs(self, bank: int, obs: Any) -> None:
         self._check_keys(obs)
         for key, target in self.banks[bank].items():
-            self._put("observation " + repr(key), target, obs[key], key)
+            self._put(self.labels[key], target, obs[key], key)
 
     def _check_keys(self, obs: Any) -> None:
-        if not isinstance(obs, dict) or set(obs) != set(self.final):
+        if not isinstance(obs, dict) or obs.keys() != self.final.keys():
             found = sorted(obs) if isinstance(obs, dict) else type(obs).__name__
             raise Fault("gave the observation %s: expected a dict with %s" % (found, sorted(self.final)))
 
@@ -378,23 +381,28 @@ class Server:
 
     def _put(self, what: str, target: Any, value: Any, key: str = "", envs: Any = None) -> None:
         """Copy an array into shared memory if it has the shape, a fitting type, and finite numbers."""
-        shape = np.shape(value)
-        if shape != target.shape:
-            raise Fault("gave %s of shape %s: expected %s" % (what, shape, target.shape))
+        if not isinstance(value, np.ndarray):
+            value = np.asarray(value)
+        if value.shape != target.shape:
+            raise Fault("gave %s of shape %s: expected %s" % (what, value.shape, target.shape))
         try:
             np.copyto(target, value, casting="same_kind")
         except TypeError:
-            kind = np.asarray(value).dtype
-            raise Fault("gave %s of type %s: expected %s" % (what, kind, target.dtype)) from None
-        if target.dtype.kind == "f" and not np.isfinite(target.sum()):
-            bad = np.argwhere(~np.isfinite(target))
-            if len(bad):
-                row = int(bad[0][0])
-                env = self.first + (row if envs is None else int(envs[row]))
-                names = self.names.get(key)
-                column = ", " + repr(names[int(bad[0][-1])]) if names and target.ndim > 1 else ""
-                number = target[tuple(bad[0])]
-                raise NumericsError("env %d: %s%s is %s: expected a finite number" % (env, what, column, number))
+            raise Fault("gave %s of type %s: expected %s" % (what, value.dtype, target.dtype)) from None
+        # one sum instead of a search: a sum is not finite if an element is not, or if it overflows
+        if target.dtype.kind == "f" and not math.isfinite(np.add.reduce(target, axis=None)):
+            self._search(what, target, key, envs)
+
+    def _search(self, what: str, target: Any, key: str, envs: Any) -> None:
+        bad = np.argwhere(~np.isfinite(target))
+        if not len(bad):
+            return
+        row = int(bad[0][0])
+        env = self.first + (row if envs is None else int(envs[row]))
+        names = self.names.get(key)
+        column = ", " + repr(names[int(bad[0][-1])]) if names and target.ndim > 1 else ""
+        number = target[tuple(bad[0])]
+        raise NumericsError("env %d: %s%s is %s: expected a finite number" % (env, what, column, number))
 
 
 def view_of_row(memory: Any, field: Any, row: int) -> Any:
