@@ -20,6 +20,7 @@ from robotrl.spec.json_flag import JSON_FLAG
 OWN_SIMS = "robotrl.sims.remote.serve:sim"
 """Factory that serves the sims of robotrl."""
 LONGEST_S = 86_400.0
+MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class RemoteCfg:
     kwargs: Annotated[Mapping[str, Any] | None, JSON_FLAG] = None
     """Keyword arguments of the factory, or options of the sim, as a JSON object."""
     workers: int = 1
-    """Worker processes, which share the envs; sims of robotrl use all cores with one."""
+    """Worker processes, which share the envs, at most one for each; sims of robotrl use all cores with one."""
     path: tuple[str, ...] = ()
     """Folders in which the workers look for modules first."""
     environment: Mapping[str, str] | None = None
@@ -68,12 +69,12 @@ class RemoteCfg:
             ConfigError: a value out of range, a Python or factory that is not there, or a worker of another version.
             RemoteFault: the environment could not be made.
         """
-        check_count("workers", self.workers, 1, num_envs)
+        check_count("workers", self.workers, 1, MOST_WORKERS)
         check_count("restarts", self.restarts, 0, 1_000_000)
         check_number("start_timeout_s", self.start_timeout_s, 0.1, LONGEST_S, "s")
         check_number("step_timeout_s", self.step_timeout_s, 0.01, LONGEST_S, "s")
         name = f"remote/{self.served}"
-        pool = WorkerPool(self._launch(name), num_envs, self.workers, self.restarts)
+        pool = WorkerPool(self._launch(name), num_envs, min(self.workers, num_envs), self.restarts)
         try:
             found = description_of(name, pool.descriptions[0])
             return sim_of(name, pool, found, num_envs, seed)

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import CapabilityError, unknown
+from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.remote import worker as protocol
 from robotrl.sims.remote.description import Description
-from robotrl.sims.remote.faults import RemoteFault, WorkerLost
+from robotrl.sims.remote.faults import WorkerLost
 from robotrl.sims.remote.memory import arrays_of, layout_of
 from robotrl.sims.remote.pool import WorkerPool
 from robotrl.sims.remote.start_window import StartWindow
@@ -336,7 +336,7 @@ def check_split(name: str, description: Description, workers: int) -> None:
     """Check that the envs can be dealt to several workers.
 
     Raises:
-        RemoteFault: the environment cannot start single envs.
+        ConfigError: the environment cannot start single envs.
     """
     if workers > 1 and description.starts != "own" and not description.single_start:
-        raise RemoteFault(f"{name}: workers is {workers}: expected 1, its environment starts all envs at once only")
+        raise ConfigError(f"{name}: workers is {workers}: expected 1, its environment starts all envs at once only")

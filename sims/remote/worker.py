@@ -89,6 +89,8 @@ CONSTANTS = (
     "reasons",
 )
 """Optional attributes, sent once as JSON."""
+PACKED = {"set_state": "state", "set_params": "values"}
+"""Methods that take arrays by name in one argument, and its name."""
 OBSERVED = ("reset", "set_state", "stagger")
 """Methods that return the observation of all envs, which goes into shared memory."""
 np: Any = None  # numpy, imported in the served process alone: the guard forks before it
@@ -314,10 +316,8 @@ class Server:
             return self._ask_expert(self.experts[data["expert"]], name, arrays)
         if name in ("get_state", "set_state", "queue"):
             self.generation = -1  # the environment's queue is part of its state
-        if name == "set_state":
-            found = self.env.set_state(dict(arrays))
-        else:
-            found = getattr(self.env, name)(**data["with"], **arrays)
+        packed = {PACKED[name]: arrays} if name in PACKED else arrays
+        found = getattr(self.env, name)(**data["with"], **packed)
         if name in OBSERVED:
             self._put_obs(int(self.order[0]), found)
             return {}, {}
@@ -335,7 +335,7 @@ class Server:
             action = expert.act(arrays["started"])
             return {"arrays": True}, {"action": np.asarray(action), "mode": np.asarray(expert.mode)}
         if name == "set_state":
-            expert.set_state(dict(arrays))
+            expert.set_state(arrays)
             return {"arrays": True}, {"mode": np.asarray(expert.mode)}
         return {"arrays": True}, dict(expert.get_state())
 

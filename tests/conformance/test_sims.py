@@ -23,6 +23,7 @@ import robotrl
 from robotrl.errors import ConfigError, RobotrlError
 from robotrl.spec import HasCamera, HasExpert, HasFinalObs, HasParams, HasState, HasStateIds, Step
 from robotrl.testing.sims import CHECKS, SimCase, assert_same_obs, copied, leaves, play, random_actions
+from tests.kits.paths_kit import ROOT
 from tests.kits.refusals import raises_naming
 
 
@@ -166,6 +167,19 @@ ADAPTERS = (
             ("lab", {"final_obs": False}, 0),
             ("vec_task", {}, 1),
         )
+    ),
+    # served by worker.py with numpy alone; sims of ours that are served are compared with themselves, number by number,
+    # in tests/sims/remote/test_served_sims.py
+    *(
+        Adapter(
+            sim="remote/remote_toys:point",
+            short={"kwargs": {"limit_steps": 9, "goal": 0}},
+            short_steps=9,
+            long={"kwargs": {"limit_steps": 10_000, "goal": 0}},
+            options={"path": (str(ROOT / "tests" / "kits"),), **options},
+            clock={"state": (1,)},
+        )
+        for options in ({}, {"workers": 2})
     ),
     Adapter(
         sim="mujoco/quadruped-velocity",

@@ -13,6 +13,7 @@ class Point:
     Args:
         num_envs: number of envs.
         limit_steps: time limit of an episode.
+        goal: distance at which there is success, which ends an episode.
         step_s: seconds that a step takes.
         fault: kind of misbehavior, see `misbehave`; "" for none.
         at: step of the process at which it misbehaves, from 1.
@@ -33,10 +34,10 @@ class Point:
     info_spec = {"success": "bool", "height": "float32"}
     control_dt_s = 0.1
 
-    def __init__(self, num_envs, limit_steps=50, step_s=0.0, fault="", at=5, once=""):
+    def __init__(self, num_envs, limit_steps=50, goal=0.02, step_s=0.0, fault="", at=5, once=""):
         self.limit_steps, self.step_s, self.fault, self.at, self.once = limit_steps, step_s, fault, at, once
         self.pos, self.steps = np.zeros(num_envs), np.zeros(num_envs, np.int64)
-        self.made = 0
+        self.made, self.goal = 0, goal
 
     def start(self, envs, ids):
         self.pos[envs] = ids * 0.6180339887 % 2 - 1  # a function of the id alone
@@ -55,7 +56,7 @@ class Point:
         time.sleep(self.step_s)
         self.pos = np.clip(self.pos + 0.1 * actions[:, 0].astype(np.float64), -2, 2)
         self.steps += 1
-        success = np.abs(self.pos) < 0.02
+        success = np.abs(self.pos) < self.goal
         truncated = (self.steps >= self.limit_steps) & ~success
         info = {"success": success, "height": self.pos**2}
         out = self.obs(), success - 0.01 * np.abs(self.pos), success, truncated, info

@@ -367,7 +367,7 @@ def test_a_python_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("workers", 0), ("workers", 5), ("restarts", -1), ("step_timeout_s", 0), ("kwargs", 3)]
+    ("field", "value"), [("workers", 0), ("workers", 5000), ("restarts", -1), ("step_timeout_s", 0), ("kwargs", 3)]
 )
 def test_options_out_of_range_are_refused(field: str, value: Any) -> None:
     with raises_naming(ConfigError, field, value):
