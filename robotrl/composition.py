@@ -152,6 +152,10 @@ def weighted_rewards(names: str | Sequence[str] | Mapping[str, float]) -> tuple[
     return tuple(out)
 
 
+NAMED_BY = ("env_id", "served")
+"""Fields that hold the rest of the name of a sim of a family, "gym/ID" or "remote/NAME"."""
+
+
 def with_sim(cfg: TrainCfg[Any, Any], name: str) -> tuple[TrainCfg[Any, Any], list[str]]:
     """The same training on another sim.
 
@@ -166,8 +170,9 @@ def with_sim(cfg: TrainCfg[Any, Any], name: str) -> tuple[TrainCfg[Any, Any], li
         ConfigError: the name is unknown.
     """
     changed, default = changed_options(cfg.sim), sim_options(name)
-    kept = {field: value for field, value in changed.items() if field in vars(default) and field != "env_id"}
-    lost = [field for field in changed if field not in kept and field != "env_id"]
+    changed = {field: value for field, value in changed.items() if field not in NAMED_BY}
+    kept = {field: value for field, value in changed.items() if field in vars(default)}
+    lost = [field for field in changed if field not in kept]
     return replace(cfg, sim=replace(cfg.sim, name=name, options=sim_options(name, kept))), lost
 
 

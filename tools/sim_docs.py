@@ -36,8 +36,12 @@ EXAMPLE = "gym/Pendulum-v1"
 """Environment shown on the page about Gymnasium."""
 ISAAC_EXAMPLE = "isaac/my_tasks:make"
 """Source whose options are shown on the page about Isaac."""
-FAMILY_PAGES = {"gym/ID": "gymnasium.md", "isaac/...": "isaac.md"}
+SERVED = "remote/mujoco/peg-insert"
+"""Sim whose options the page about remote sims shows."""
+FAMILY_PAGES = {"gym/ID": "gymnasium.md", "isaac/...": "isaac.md", "remote/NAME": "remote.md"}
 """Sims of any environment of a kind, and their pages."""
+FAMILY_FIELDS = ("env_id", "source", "served")
+"""Fields that hold the rest of a sim's name."""
 
 
 class Asked(NamedTuple):
@@ -108,7 +112,7 @@ def options(asked: Asked) -> str:
     """Fields of the sim's config: defaults and docstrings."""
     default = sim_options(asked.sim)
     said, hints = field_docs(type(default)), hints_of(type(default))
-    names = [field.name for field in own_fields(default) if field.name not in ("env_id", "source")]
+    names = [field.name for field in own_fields(default) if field.name not in FAMILY_FIELDS]
     rows = [(f"`{n}`", default_text(getattr(default, n)), f"{said[n]}{choices_text(hints[n])}") for n in names]
     return table(("option", "default", "meaning"), rows)
 
@@ -269,7 +273,11 @@ def page_of(sim: str) -> Path:
 
 def pages() -> dict[Path, str]:
     """All pages with generated blocks, and the sim of each ("" for the index)."""
-    families = {FOLDER / "gymnasium.md": EXAMPLE, FOLDER / "isaac.md": ISAAC_EXAMPLE}
+    families = {
+        FOLDER / "gymnasium.md": EXAMPLE,
+        FOLDER / "isaac.md": ISAAC_EXAMPLE,
+        FOLDER / "remote.md": SERVED,
+    }
     return {**{page_of(name): name for name in SIMS.names()}, **families, INDEX: ""}
 
 

@@ -171,6 +171,8 @@ def _sim_of(sim: Any) -> tuple[str | None, Any]:
     if is_dataclass(sim) and not isinstance(sim, type):
         if "env_id" in vars(sim):
             return f"gym/{vars(sim)['env_id']}", sim
+        if "served" in vars(sim):
+            return f"remote/{vars(sim)['served']}", sim
         for name in SIMS.names():
             if SIMS.load(name) is type(sim):
                 return name, sim

@@ -13,7 +13,7 @@ from torch import Tensor
 from robotrl.errors import check_at_least, out_of_range, unknown
 from robotrl.sims import starts
 from robotrl.sims.exact_state import check_state
-from robotrl.sims.remote.description import Description
+from robotrl.sims.remote.description import EnvDescription
 from robotrl.sims.remote.expert import RemoteExpert, StatefulExpert
 from robotrl.sims.remote.pool import WorkerPool
 from robotrl.sims.remote.sim import Ids, RemoteSim, check_split
@@ -258,7 +258,7 @@ def _constant_part(name: str) -> type[_Asks]:
     return type(f"_{name}", (_Asks,), {name: property(lambda self: self.constant(name))})
 
 
-def _parts(found: Description) -> Iterator[type[_Asks]]:
+def _parts(found: EnvDescription) -> Iterator[type[_Asks]]:
     """Parts of the class for a description."""
     methods, constants = found.methods, found.constants
     wanted: dict[type[_Asks], bool] = {
@@ -283,7 +283,7 @@ def _parts(found: Description) -> Iterator[type[_Asks]]:
             yield _constant_part(name)
 
 
-def sim_of(name: str, pool: WorkerPool, found: Description, num_envs: int, seed: int) -> RemoteSim:
+def sim_of(name: str, pool: WorkerPool, found: EnvDescription, num_envs: int, seed: int) -> RemoteSim:
     """Make the sim of a pool of workers, with the capabilities that their environment declares.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Description of a served environment, from its handshake: specs, kind of starts, methods and constants."""
+"""EnvDescription of a served environment, from its handshake: specs, kind of starts, methods and constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNIT = "?"
 """Unit of a column whose unit the environment does not state."""
 
 
-class Description(NamedTuple):
+class EnvDescription(NamedTuple):
     """A served environment."""
 
     observation_spec: dict[str, Spec]
@@ -36,7 +36,7 @@ class Description(NamedTuple):
     """Attributes by name, in the types of `robotrl.spec`."""
 
 
-def description_of(who: str, said: Mapping[str, Any]) -> Description:
+def description_of(who: str, said: Mapping[str, Any]) -> EnvDescription:
     """Parse and check what a worker says of its environment.
 
     Args:
@@ -61,7 +61,7 @@ def description_of(who: str, said: Mapping[str, Any]) -> Description:
     dt_s = said["control_dt_s"]
     if dt_s is not None and (not isinstance(dt_s, int | float) or not 0 < dt_s < math.inf):
         raise out_of_range(f"{who}: control_dt_s", dt_s, "a number above 0, or None")
-    return Description(
+    return EnvDescription(
         observation,
         action,
         {"success": "bool"} | info,

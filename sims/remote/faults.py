@@ -8,6 +8,7 @@ from typing import Any
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, RobotrlError
 
 _OURS = {kind.__name__: kind for kind in (CapabilityError, ConfigError, DataError, NumericsError)}
+_OURS["NotFinite"] = NumericsError
 
 
 class RemoteFault(RobotrlError):
@@ -18,18 +19,18 @@ class WorkerLost(Exception):
     """A worker process ended or gave no answer in time; its episodes are lost, the others go on."""
 
 
-def fault_of(who: str, told: Mapping[str, Any]) -> RobotrlError:
+def fault_of(who: str, report: Mapping[str, Any]) -> RobotrlError:
     """The error that a worker reported.
 
     Args:
         who: sim and worker, for the message.
-        told: type, message, place ("" if unknown) and method in which it was raised.
+        report: type, message, place ("" if unknown) and method in which it was raised.
     """
-    kind, message = str(told["type"]), str(told["message"]) or "no message"
+    kind, message = str(report["type"]), str(report["message"]) or "no message"
     if kind in _OURS:
         return _OURS[kind](f"{who}: {message}")
-    where = f" ({told['where']})" if told["where"] else ""
+    where = f" ({report['where']})" if report["where"] else ""
     verb = "" if kind == "Fault" else f"raised {kind}: "
-    if told["doing"] == "making it" and kind in ("ModuleNotFoundError", "ImportError", "AttributeError"):
+    if report["doing"] == "making it" and kind in ("ModuleNotFoundError", "ImportError", "AttributeError"):
         return ConfigError(f"{who}: {message}{where}: expected MODULE:FUNCTION that the worker can import: see path")
-    return RemoteFault(f"{who}: {told['doing']} {verb}{message}{where}")
+    return RemoteFault(f"{who}: {report['doing']} {verb}{message}{where}")

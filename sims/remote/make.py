@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from robotrl.errors import ConfigError, check_count, check_number, out_of_range
+from robotrl.errors import ConfigError, check_count, check_number
 from robotrl.sims.remote.capabilities import sim_of
 from robotrl.sims.remote.description import description_of
 from robotrl.sims.remote.pool import WorkerPool
@@ -84,8 +84,6 @@ class RemoteCfg:
 
     def _launch(self, name: str) -> Launch:
         given = self.kwargs or {}
-        if not isinstance(given, Mapping):
-            raise out_of_range("kwargs", given, "a JSON object")
         own = is_own(self.served)
         kwargs = {"name": self.served, "options": dict(given)} if own else dict(given)
         return Launch(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from robotrl.errors import RobotrlError
 from robotrl.sims.remote.faults import RemoteFault, WorkerLost
 from robotrl.sims.remote.memory import Layout, new_memory
-from robotrl.sims.remote.process import GRACE_S, Launch, WorkerProcess
+from robotrl.sims.remote.process import GRACE_S, Launch, SimWorker
 
 
 class WorkerPool:
@@ -43,11 +43,11 @@ class WorkerPool:
         self._in_a_row = [0] * workers
         self._why: dict[int, str] = {}
         self._layout: Layout | None = None
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[SimWorker] = []
         self._finalizer = weakref.finalize(self, _end, self._workers, self.memory)
         try:
             for number, rows in enumerate(self.rows):
-                self._workers.append(WorkerProcess(launch, number, rows, self.memory))
+                self._workers.append(SimWorker(launch, number, rows, self.memory))
             for worker in self._workers:
                 worker.greet()
             self.descriptions: list[dict[str, Any]] = [worker.description() for worker in self._workers]
@@ -117,7 +117,7 @@ class WorkerPool:
         arrays: Mapping[str, NDArray[Any]] | None = None,
         expert: int | None = None,
     ) -> Any:
-        """Call a method of a worker's environment; see `WorkerProcess.call`.
+        """Call a method of a worker's environment; see `SimWorker.call`.
 
         Raises:
             WorkerLost: the worker is gone; `replace` starts another one.
@@ -159,7 +159,7 @@ class WorkerPool:
 
     def _start(self, number: int) -> None:
         assert self._layout is not None
-        worker = WorkerProcess(self._launch, number, self.rows[number], self.memory)
+        worker = SimWorker(self._launch, number, self.rows[number], self.memory)
         self._workers[number] = worker
         worker.greet()
         self._check_same(number, worker.description())
@@ -176,7 +176,7 @@ class WorkerPool:
         self._finalizer()
 
 
-def _end(workers: Sequence[WorkerProcess], memory: int) -> None:
+def _end(workers: Sequence[SimWorker], memory: int) -> None:
     for worker in workers:
         worker.leave()
     deadline = time.monotonic() + GRACE_S

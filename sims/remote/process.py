@@ -50,7 +50,7 @@ class Launch(NamedTuple):
         return WORKER_FILE if self.worker_file is None else Path(self.worker_file)
 
 
-class WorkerProcess:
+class SimWorker:
     """A worker and the trainer's end of its connection.
 
     Args:
@@ -95,7 +95,7 @@ class WorkerProcess:
             theirs.close()
             os.close(lifeline)
         ours.settimeout(launch.start_timeout_s)
-        self._channel = protocol.Channel(ours)
+        self._channel = protocol.FrameChannel(ours)
 
     # handshake
 

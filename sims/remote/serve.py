@@ -103,7 +103,8 @@ class ServedSim:
         vars(self).update(given)
         stays = {kind.__name__: why for kind, why in STAYS.items() if isinstance(sim, kind)}
         self.reasons = (dict(sim.reasons) if isinstance(sim, HasReasons) else {}) | stays
-        if isinstance(sim, HasStateIds):
+        self._numbered = isinstance(sim, HasStateIds)
+        if self._numbered:
             self.start, self.queue, self.stagger = self._start, self._queue, self._stagger
         else:
             self.reset = self._reset
@@ -148,7 +149,7 @@ class ServedSim:
         return arrays(self._sim.reset(seed=seed))
 
     def _get_state(self) -> Arrays:
-        if isinstance(self._sim, HasStateIds):
+        if self._numbered:
             self._sim.queue_states([])  # the trainer has the queue
         return self._sim.get_state()
 

@@ -18,7 +18,7 @@ from robotrl.errors import CapabilityError, ConfigError, unknown
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.remote import worker as protocol
-from robotrl.sims.remote.description import Description
+from robotrl.sims.remote.description import EnvDescription
 from robotrl.sims.remote.faults import WorkerLost
 from robotrl.sims.remote.memory import arrays_of, layout_of
 from robotrl.sims.remote.pool import WorkerPool
@@ -50,7 +50,7 @@ class RemoteSim:
     device = CPU
     buffers_are_reused = True
 
-    def __init__(self, name: str, pool: WorkerPool, description: Description, num_envs: int, seed: int) -> None:
+    def __init__(self, name: str, pool: WorkerPool, description: EnvDescription, num_envs: int, seed: int) -> None:
         self.name, self.num_envs = name, num_envs
         self.observation_spec: dict[str, Spec] = description.observation_spec
         self.action_spec: Spec = description.action_spec
@@ -332,7 +332,7 @@ def tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
     return {key: torch.from_numpy(value) for key, value in arrays.items()}
 
 
-def check_split(name: str, description: Description, workers: int) -> None:
+def check_split(name: str, description: EnvDescription, workers: int) -> None:
     """Check that the envs can be dealt to several workers.
 
     Raises:

@@ -100,14 +100,14 @@ class Fault(Exception):
     """An environment gave what it may not give."""
 
 
-class NumericsError(Exception):
+class NotFinite(Exception):
     """A number of an environment is NaN or infinite."""
 
 
 # frames
 
 
-class Channel:
+class FrameChannel:
     """Frames of JSON and arrays, and single bytes, over a socket.
 
     Args:
@@ -207,7 +207,7 @@ def plain(value: Any) -> Any:
 
 
 def describe(env: Any) -> dict[str, Any]:
-    """Description of an environment for the handshake.
+    """EnvDescription of an environment for the handshake.
 
     Raises:
         Fault: a part is missing.
@@ -402,7 +402,7 @@ class Server:
         names = self.names.get(key)
         column = ", " + repr(names[int(bad[0][-1])]) if names and target.ndim > 1 else ""
         number = target[tuple(bad[0])]
-        raise NumericsError("env %d: %s%s is %s: expected a finite number" % (env, what, column, number))
+        raise NotFinite("env %d: %s%s is %s: expected a finite number" % (env, what, column, number))
 
 
 def view_of_row(memory: Any, field: Any, row: int) -> Any:
@@ -419,7 +419,7 @@ def serve(sock_fd: int, memory_fd: int) -> int:
     for fd in (sock_fd, memory_fd):
         os.set_inheritable(fd, False)  # children of the environment must not hold the connection open
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != os.path.dirname(os.path.abspath(__file__))]
-    channel = Channel(socket.socket(fileno=sock_fd))
+    channel = FrameChannel(socket.socket(fileno=sock_fd))
     hello = {"magic": MAGIC, "protocol": PROTOCOL, "python": sys.version.split()[0], "pid": os.getpid()}
     try:
         hello["numpy"] = use_numpy().__version__
@@ -457,7 +457,7 @@ def serve(sock_fd: int, memory_fd: int) -> int:
     return code
 
 
-def answer(channel: Channel, server: Server) -> int:
+def answer(channel: FrameChannel, server: Server) -> int:
     """Answer requests; returns the exit code."""
     while True:
         kind = channel.kind()
@@ -480,7 +480,7 @@ def answer(channel: Channel, server: Server) -> int:
             tell(channel, error, server.doing + "()")
 
 
-def tell(channel: Channel, error: Exception, doing: str) -> None:
+def tell(channel: FrameChannel, error: Exception, doing: str) -> None:
     """Send an error: its type, message and place."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if os.path.abspath(frame.filename) != os.path.abspath(__file__)]

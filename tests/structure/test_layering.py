@@ -51,6 +51,8 @@ MAY_IMPORT = {
     "sims": {"spec", "transforms", "errors", "fn", "utils", *SHARED_BY_SIMS},
     # registers every sim of the registry with Gymnasium
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry", "utils.installation"},
+    # makes the sim that another process serves
+    "sims.remote.serve": {"spec", "errors", "registry"},
     "importers": LEARN | {"policies"},
     "engine": LEARN | {"policies.networks"},
     "learners": LEARN | {"policies", "engine", "interventions"},

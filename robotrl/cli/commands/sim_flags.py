@@ -56,7 +56,7 @@ def sim_named(argv: Sequence[str]) -> str | None:
         flag, equals, value = word.partition("=")
         if flag == "--sim":
             return value if equals else next(words, None)
-        if word in SIMS.rows() or word.startswith("gym/"):
+        if word in SIMS.rows() or word.startswith(tuple(SIMS.families)):
             return word
     return None
 

@@ -276,7 +276,7 @@ def _preset(name: str) -> str:
     """
     if name in PRESETS.rows():
         return name
-    if name in SIMS.rows() or name.startswith("gym/"):
+    if name in SIMS.rows() or name.startswith(tuple(SIMS.families)):
         base = name.rpartition("/")[2]
         typed = [preset for preset in PRESETS.names() if preset.startswith(f"{base}-")]
         recipes = f", or a preset of it, one of {', '.join(typed)}" if typed else ""
