@@ -8,23 +8,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from robotrl.errors import ConfigError
 from robotrl.sims.isaac.base import IsaacSim, Settings, rows
 from robotrl.sims.isaac.step_rules import flags, lab_ends
 from robotrl.sims.isaac.surface import AutoResets, ComputesFinalObs, FiniteHorizon, LabEnv
-from robotrl.spec import Step
+from robotrl.spec import Arrays, Step
 
 
 class LabSim(IsaacSim):
     """A `VecSim` around an Isaac Lab environment that keeps no final observations.
 
-    Envs that ended have been reset when the environment's `step` returns; the adapter never resets them by hand. A task
-    with `cfg.is_finite_horizon` ends at its time limit: there `terminated` is set and `truncated` is not.
+    Envs that ended have been reset when the environment's `step` returns, and are not reset again. A task with
+    `cfg.is_finite_horizon` ends at its time limit: there `terminated` is set and `truncated` is not.
     """
 
     def __init__(self, env: LabEnv, settings: Settings) -> None:
-        if isinstance(env.cfg, AutoResets) and not env.cfg.auto_reset:
-            raise ConfigError(f"{settings.name}: env.cfg.auto_reset is False: expected True, envs that end are reset")
         super().__init__(
             env,
             settings,
@@ -60,17 +57,23 @@ class LabSim(IsaacSim):
                 flags(self._vector("terminated", terminated)), flags(self._vector("time_outs", time_outs)), self._finite
             )
             ids = self._commands.rows_that_ended(ends.done())
-            final = self._final(obs, ids, extras)
+            obs, final = self._parted(obs, ids, extras)
             info = self._info(ends, extras)
             if len(ids) and isinstance(extras.get("log"), Mapping):
                 self._log.add(extras["log"], len(ids))
         return Step(obs, self._reward(reward), ends.terminated, ends.truncated, final, ids, info)
 
-    def _final(self, obs: dict[str, Tensor], ids: Tensor, extras: dict[str, Any]) -> dict[str, Tensor]:
-        """Last observations of the episodes that ended: none here, of the right shapes."""
+    def _parted(self, obs: dict[str, Tensor], ids: Tensor, extras: dict[str, Any]) -> tuple[Arrays, Arrays]:
+        """Observations to act on, (N, ...), and the last ones of the episodes that ended, (n, ...).
+
+        Args:
+            obs: (N, ...) as the environment's step returned them.
+            ids: (n,) envs whose episode ended.
+            extras: as the environment's step returned them.
+        """
         del extras
         # what there is belongs to the new episodes; `HasFinalObs` is not declared, so nobody reads these rows
-        return rows(obs, ids)
+        return obs, rows(obs, ids)
 
 
 class LabSimWithFinalObs(LabSim):
@@ -78,16 +81,37 @@ class LabSimWithFinalObs(LabSim):
 
     has_final_obs: Literal[True] = True
 
-    def _final(self, obs: dict[str, Tensor], ids: Tensor, extras: dict[str, Any]) -> dict[str, Tensor]:
+    def _parted(self, obs: dict[str, Tensor], ids: Tensor, extras: dict[str, Any]) -> tuple[Arrays, Arrays]:
         if not len(ids):
-            return rows(obs, ids)
+            return obs, rows(obs, ids)
         # taken out, so that an old one cannot pass for the next episode's
         kept = extras.pop("final_obs", None)
         # a reset that was asked for in the viewer keeps none: Isaac Lab calls it terminated, so its value is not used
-        return rows(obs if kept is None else self._reader.read(kept), ids)
+        return obs, rows(obs if kept is None else self._reader.read(kept), ids)
+
+
+class LabSimThatResets(LabSim):
+    """A `VecSim` around an environment that leaves resets to its user: mjlab's with `cfg.auto_reset` off.
+
+    Its step shows the last observation of an episode; the adapter copies it and then resets these envs, in the same
+    step.
+    """
+
+    has_final_obs: Literal[True] = True
+
+    def _parted(self, obs: dict[str, Tensor], ids: Tensor, extras: dict[str, Any]) -> tuple[Arrays, Arrays]:
+        del extras
+        final = rows(obs, ids)
+        if len(ids):
+            with self._resetting:
+                observation, _ = self.env.reset(env_ids=ids)
+            obs = self._reader.read(observation)
+        return obs, final
 
 
 def lab_sim(env: LabEnv, settings: Settings) -> LabSim:
-    """Adapter of an Isaac Lab environment; it declares `HasFinalObs` where the environment's config computes it."""
+    """Adapter of an Isaac Lab environment; it declares `HasFinalObs` where the environment keeps that observation."""
+    if isinstance(env.cfg, AutoResets) and not env.cfg.auto_reset:
+        return LabSimThatResets(env, settings)
     computes = isinstance(env.cfg, ComputesFinalObs) and bool(env.cfg.compute_final_obs)
     return (LabSimWithFinalObs if computes else LabSim)(env, settings)

@@ -121,7 +121,7 @@ class ComputesFinalObs(Protocol):
 
 @runtime_checkable
 class AutoResets(Protocol):
-    """Config of mjlab, which can leave resets to its user."""
+    """Config of mjlab, which can leave resets to its user, who calls `reset(env_ids=...)` between two steps."""
 
     auto_reset: bool
 

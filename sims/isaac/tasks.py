@@ -73,7 +73,7 @@ def lab(
 
 
 def mjlab(task: str, *, num_envs: int, seed: int, device: str | None = None, play: bool = False) -> Any:
-    """Make a task of mjlab.
+    """Make a task of mjlab, with its own resets off, so that the last observations of episodes are not lost.
 
     Args:
         task: id, "Mjlab-Velocity-Flat-Unitree-Go1".
@@ -90,7 +90,7 @@ def mjlab(task: str, *, num_envs: int, seed: int, device: str | None = None, pla
     if task not in registry.list_tasks():
         raise unknown("mjlab task", task, registry.list_tasks())
     cfg = registry.load_env_cfg(task, play=play)
-    cfg.scene.num_envs, cfg.seed = num_envs, seed
+    cfg.scene.num_envs, cfg.seed, cfg.auto_reset = num_envs, seed, False
     return envs.ManagerBasedRlEnv(cfg, device=device or default_device())
 
 

@@ -89,6 +89,13 @@ class LabCfg3(LabCfg):
     compute_final_obs: bool = False
 
 
+@dataclass
+class MjlabCfg(LabCfg):
+    """Config of mjlab."""
+
+    auto_reset: bool = False
+
+
 class Hopper:
     """The physics: hoppers without time limit, which are restarted on demand from starts of torch's generator."""
 
@@ -348,11 +355,20 @@ class CountingLab:
         limit: time limit, steps.
         final_obs: fill `extras["final_obs"]`.
         finite: the time limit belongs to the task.
+        resets: False leaves resets to the user, as mjlab can.
     """
 
-    def __init__(self, ends: dict[int, list[int]], limit: int, final_obs: bool = True, finite: bool = False) -> None:
+    def __init__(
+        self,
+        ends: dict[int, list[int]],
+        limit: int,
+        final_obs: bool = True,
+        finite: bool = False,
+        resets: bool = True,
+    ) -> None:
         self.num_envs, self.device, self.step_dt, self.max_episode_length = 2, "cpu", 0.02, limit
-        self.cfg = LabCfg3(is_finite_horizon=finite, compute_final_obs=final_obs)
+        self.resets, self.must_reset = resets, torch.zeros(0, dtype=torch.long)
+        self.cfg: Any = LabCfg3(finite, compute_final_obs=final_obs) if resets else MjlabCfg(finite)
         self.episode_length_buf, self.episode = (torch.zeros(2, dtype=torch.long) for _ in range(2))
         box = gym.spaces.Box(-np.inf, np.inf, (2,))
         self.single_observation_space = gym.spaces.Dict({"policy": box})
@@ -364,13 +380,21 @@ class CountingLab:
     def _observe(self) -> dict[str, Tensor]:
         return {"policy": torch.stack((self.episode, self.episode_length_buf), 1).float()}
 
-    def reset(self, *, seed: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, env_ids: Tensor | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         del seed
-        self.episode_length_buf.zero_()
-        self.episode += 1
+        self._reset_idx(torch.arange(2) if env_ids is None else env_ids)
         return self._observe(), self.extras
 
+    def _reset_idx(self, envs: Tensor) -> None:
+        self.extras["log"] = {"mean_steps": self.episode_length_buf[envs].float().mean()}
+        self.episode_length_buf[envs] = 0
+        self.episode[envs] += 1
+        self.must_reset = self.must_reset[:0]
+
     def step(self, action: Tensor) -> Any:
+        assert not len(self.must_reset)
         self.actions.append(action)
         self.t += 1
         self.episode_length_buf += 1
@@ -379,12 +403,12 @@ class CountingLab:
         time_outs = self.episode_length_buf >= self.max_episode_length
         reward = self.episode_length_buf.float()
         envs = (terminated | time_outs).nonzero()[:, 0]
-        if len(envs):
+        if not self.resets:
+            self.must_reset = envs
+        elif len(envs):
             if self.cfg.compute_final_obs:
                 self.extras["final_obs"] = self._observe()
-            self.extras["log"] = {"mean_steps": self.episode_length_buf[envs].float().mean()}
-            self.episode_length_buf[envs] = 0
-            self.episode[envs] += 1
+            self._reset_idx(envs)
         return self._observe(), reward, terminated, time_outs, self.extras
 
     def close(self) -> None:

@@ -28,9 +28,10 @@ def make(num_envs: int = 4, seed: int = 0, options: dict[str, Any] | None = None
     return robotrl.make_sim(SOURCE, num_envs=num_envs, seed=seed, kwargs=kwargs, **(options or {}))
 
 
-def test_the_last_observation_belongs_to_the_episode_that_ended():
+@pytest.mark.parametrize("resets", [True, False], ids=["kept by the env", "reset by the adapter"])
+def test_the_last_observation_belongs_to_the_episode_that_ended(resets):
     """Env 1 fails in step 2, env 0 times out in step 3; then both run on."""
-    sim: Any = sim_of(CountingLab({2: [1]}, limit=3))
+    sim: Any = sim_of(CountingLab({2: [1]}, limit=3, resets=resets))
     assert isinstance(sim, HasFinalObs)
     assert sim.reset()["policy"].tolist() == [[1, 0], [1, 0]]
     steps = [copied(sim.step(ZERO)) for _ in range(4)]
@@ -266,10 +267,6 @@ def test_other_surfaces_are_refused():
     with raises_naming(ConfigError, "env", "LabCfg"):
         sim_of(LabCfg())
     env: Any = CountingLab({}, limit=9)
-    env.cfg.auto_reset = False
-    with raises_naming(ConfigError, "env.cfg.auto_reset", False, True):
-        sim_of(env)
-    env = CountingLab({}, limit=9)
     with raises_naming(ConfigError, "resets", "same-step"):
         sim_of(env, resets="same-step")
     env.single_observation_space = env.single_observation_space["policy"]

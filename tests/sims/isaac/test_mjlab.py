@@ -26,6 +26,8 @@ def in_mjlab(*arguments: str) -> None:
         [PYTHON, "-c", ROBOTRL, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=1400
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    # mjlab's last observations are exact
+    assert "lacks HasFinalObs" not in done.stderr
 
 
 def train(task: str, run: Path, iterations: int, *more: str) -> list[dict[str, float]]:
