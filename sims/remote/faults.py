@@ -16,7 +16,16 @@ class RemoteFault(RobotrlError):
 
 
 class WorkerLost(Exception):
-    """A worker process ended or gave no answer in time; its episodes are lost, the others go on."""
+    """A worker process ended or gave no answer in time; its episodes are lost, the others go on.
+
+    Args:
+        how: end of the sentence "the worker ...".
+        may_pass: True if it was killed or hung, so that another one may come further.
+    """
+
+    def __init__(self, how: str, may_pass: bool = False) -> None:
+        super().__init__(how)
+        self.may_pass = may_pass
 
 
 def fault_of(who: str, report: Mapping[str, Any]) -> RobotrlError:

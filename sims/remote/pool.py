@@ -45,12 +45,11 @@ class WorkerPool:
         self._layout: Layout | None = None
         self._workers: list[SimWorker] = []
         self._finalizer = weakref.finalize(self, _end, self._workers, self.memory)
+        self.descriptions: list[dict[str, Any]] = []
         try:
             for number, rows in enumerate(self.rows):
                 self._workers.append(SimWorker(launch, number, rows, self.memory))
-            for worker in self._workers:
-                worker.greet()
-            self.descriptions: list[dict[str, Any]] = [worker.description() for worker in self._workers]
+            self.descriptions = self._described()
         except WorkerLost as lost:
             self._give_up()
             raise RemoteFault(f"{launch.name}: a worker {lost} while it was started; see its output above") from None
@@ -59,6 +58,32 @@ class WorkerPool:
             raise
         for number, found in enumerate(self.descriptions):
             self._check_same(number, found)
+
+    def _described(self) -> list[dict[str, Any]]:
+        """Descriptions of all workers; all are greeted before any is waited for, so that they start at once."""
+        found: dict[int, dict[str, Any]] = {}
+        for stage in (SimWorker.greet, SimWorker.description):
+            for number, worker in enumerate(self._workers):
+                if number in found:
+                    continue
+                try:
+                    said = stage(worker)
+                except WorkerLost as lost:
+                    found[number] = self._another(number, lost)
+                else:
+                    found |= {} if said is None else {number: said}
+        return [found[number] for number in range(len(self._workers))]
+
+    def _another(self, number: int, lost: WorkerLost) -> dict[str, Any]:
+        """Description of another worker in place of one that was killed or hung while it was started.
+
+        Raises:
+            WorkerLost: it ended by itself, as another one would.
+        """
+        if not lost.may_pass:
+            raise lost
+        self._why[number] = str(lost)
+        return self.replace(number)
 
     def _check_same(self, number: int, found: Mapping[str, Any]) -> None:
         for part, value in self.descriptions[0].items():
@@ -77,8 +102,11 @@ class WorkerPool:
         """Tell all workers the layout of the shared memory."""
         self._layout = layout
         try:
-            for worker in self._workers:
-                worker.share(layout)
+            for number, worker in enumerate(self._workers):
+                try:
+                    worker.share(layout)
+                except WorkerLost as lost:
+                    self._another(number, lost)
         except WorkerLost as lost:
             self.close()
             raise RemoteFault(f"{self._launch.name}: a worker {lost} while it was started") from None
@@ -98,7 +126,7 @@ class WorkerPool:
         for number, worker, alive in asked:
             try:
                 if not alive:
-                    raise WorkerLost(worker.how())
+                    raise worker.loss()
                 worker.done()
             except WorkerLost as error:
                 self._why[number] = str(error)
@@ -132,8 +160,8 @@ class WorkerPool:
         """Note that an episode of a worker ended: its losses are counted from 0 again."""
         self._in_a_row[number] = 0
 
-    def replace(self, number: int) -> None:
-        """Kill what is left of a lost worker, and start another one in its place.
+    def replace(self, number: int) -> dict[str, Any]:
+        """Kill what is left of a lost worker, and start another one in its place; returns its description.
 
         Raises:
             RobotrlError: too many were lost in a row, or the new one describes another environment.
@@ -149,21 +177,22 @@ class WorkerPool:
                     f"{worker.who} {why}, the {_nth(self._in_a_row[number])} loss in a row: expected an episode to end"
                     f" between losses; restarts is {self._restarts}"
                 )
-            warnings.warn(f"{worker.who} {why}; its episodes are lost and begin again in a new one", stacklevel=4)
+            what = "its episodes are lost and begin again in a new one" if self._layout else "another one is started"
+            warnings.warn(f"{worker.who} {why}; {what}", stacklevel=4)
             try:
-                self._start(number)
-                return
+                return self._start(number)
             except WorkerLost as error:
                 why = f"{error} while it was started"
                 self._workers[number].kill()
 
-    def _start(self, number: int) -> None:
-        assert self._layout is not None
-        worker = SimWorker(self._launch, number, self.rows[number], self.memory)
-        self._workers[number] = worker
+    def _start(self, number: int) -> dict[str, Any]:
+        worker = self._workers[number] = SimWorker(self._launch, number, self.rows[number], self.memory)
         worker.greet()
-        self._check_same(number, worker.description())
-        worker.share(self._layout)
+        found = worker.description()
+        if self._layout is not None:
+            self._check_same(number, found)
+            worker.share(self._layout)
+        return found
 
     def _give_up(self) -> None:
         """End workers that have no environment yet."""

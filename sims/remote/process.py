@@ -151,7 +151,7 @@ class SimWorker:
         try:
             self._channel.send(protocol.HELLO, data)
         except OSError:
-            raise WorkerLost(self.how()) from None
+            raise self.loss() from None
 
     # requests
 
@@ -195,7 +195,7 @@ class SimWorker:
             self._settle()
             self._channel.send(protocol.CALL, asked, dict(arrays))
         except OSError:
-            raise WorkerLost(self.how()) from None
+            raise self.loss() from None
         self._owes = True
         kind = self._kind()
         if kind != protocol.RESULT:
@@ -225,29 +225,29 @@ class SimWorker:
             return self._channel.kind()
         except TimeoutError:
             limit = self._channel.sock.gettimeout() or 0.0
-            raise WorkerLost(f"gave no answer within {limit:g} s") from None
+            raise WorkerLost(f"gave no answer within {limit:g} s", may_pass=True) from None
         except (EOFError, OSError):
-            raise WorkerLost(self.how()) from None
+            raise self.loss() from None
 
     def _body(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         try:
             return self._channel.body()
         except (EOFError, OSError):
-            raise WorkerLost(self.how()) from None
+            raise self.loss() from None
 
     # end
 
-    def how(self) -> str:
-        """How the process ended."""
+    def loss(self) -> WorkerLost:
+        """Error that says how the process ended."""
         try:
             code = self._process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
-            return "closed its connection"
+            return WorkerLost("closed its connection")
         code = 128 - code if code < 0 else code
         if code > 128:
             with suppress(ValueError):
-                return f"was ended by {signal.Signals(code - 128).name}"
-        return f"ended with exit code {code}"
+                return WorkerLost(f"was ended by {signal.Signals(code - 128).name}", may_pass=True)
+        return WorkerLost(f"ended with exit code {code}")
 
     def kill(self) -> None:
         """End the process and its descendants at once; safe to call twice."""

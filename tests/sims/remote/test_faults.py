@@ -359,11 +359,14 @@ def test_a_python_that_is_none_is_refused(tmp_path: Path) -> None:
         toy(python=str(tmp_path / "python"))
     with pytest.raises(RemoteFault, match="ended with exit code 1 while it was started"):
         toy(python="/bin/false")
-    with pytest.raises(RemoteFault, match=r"gave no answer within 0\.3 s"):
-        sleeper = tmp_path / "sleeper"
-        sleeper.write_text("#!/bin/sh\nexec sleep 100\n")
-        sleeper.chmod(0o755)
-        toy(python=str(sleeper), start_timeout_s=0.3)
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 100\n")
+    sleeper.chmod(0o755)
+    with (
+        pytest.warns(UserWarning, match="another one is started"),
+        pytest.raises(RemoteFault, match=r"gave no answer within 0\.3 s"),
+    ):
+        toy(python=str(sleeper), start_timeout_s=0.3, restarts=1)
 
 
 @pytest.mark.parametrize(
@@ -439,3 +442,11 @@ def test_shared_memory_has_no_name() -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     sim.close()
     assert len(os.listdir("/proc/self/fd")) < descriptors
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="was ended by SIGKILL; another one is started"):
+        sim = toy(factory="shot", options={"once": str(tmp_path / "shot")}, workers=2)
+    sim.reset()
+    assert not lost(sim.step(zeros(sim))).any()
+    sim.close()
