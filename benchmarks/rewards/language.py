@@ -6,6 +6,7 @@ language reward sees pictures only: nothing of the sim's reward, of its success,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,19 @@ VIEW, EVERY = "flat_front", 2
 FAR, _, AT_GOAL = TOPICS[0].classes
 GOOD, BAD = AT_GOAL.test, FAR.test
 """Sentences that the model was not trained on."""
+CLIP_FLAGS = ("--frames", "12000", "--updates", "2000")
+"""Of the command that trains the model: distances on a table are told sooner than dangers on a road."""
 ARMS = ("own", "language")
 
 
 def run(
-    method: str, seed: int, out: Path, work: Path, *flags: str, env_steps: int = ENV_STEPS, episodes: int = EPISODES
+    method: str,
+    seed: int,
+    out: Path,
+    work: Path,
+    flags: Sequence[str] = CLIP_FLAGS,
+    env_steps: int = ENV_STEPS,
+    episodes: int = EPISODES,
 ) -> dict[str, Any]:
     """Success of the clone and of both arms on 256 starts of the split `test`.
 

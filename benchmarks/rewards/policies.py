@@ -30,7 +30,10 @@ from robotrl.sims.bev.sim import VEHICLE
 
 ENV_STEPS, EPISODES = 2_000_000, 384
 MAX_SPEED_MPS = 10.0
-EVERY = 5
+EVERY, MAX_AGE = 2, 1
+"""Control steps of 0.3 s from one scored picture to the next, and for which a score stands."""
+QUANTILES = (0.05, 0.5)
+"""Of the first scores: the clearer half of the scenes counts as clear."""
 
 
 def run(
@@ -68,10 +71,11 @@ def rewards_of(arm: str, model: Path) -> tuple[WeightedReward, ...]:
         "model": str(model),
         "view": "near",
         "every": EVERY,
+        "max_age": MAX_AGE,
         "background": True,
         "service": ServiceCfg(when_full="wait"),
     }
-    speed: dict[str, Any] = {"synthesis": "driving", "max_speed_mps": MAX_SPEED_MPS}
+    speed: dict[str, Any] = {"synthesis": "driving", "max_speed_mps": MAX_SPEED_MPS, "quantiles": QUANTILES}
     in_synthesis = {
         "contrast": lambda: ContrastCfg(good=GOOD, bad=BAD, **looks, **speed),
         "goal-baseline": lambda: GoalBaselineCfg(goal=GOOD[0], baseline=BASELINE, **looks, **speed),

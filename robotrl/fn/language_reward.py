@@ -68,14 +68,14 @@ def windowed(value: Tensor, low: float, high: float) -> Tensor:
     return ((value - low) / (high - low)).clamp(0.0, 1.0)
 
 
-def quantile_window(values: Tensor, share: float) -> tuple[float, float]:
-    """Window that leaves out a share of values (n,) at either end.
+def quantile_window(values: Tensor, quantiles: tuple[float, float]) -> tuple[float, float]:
+    """Window from one quantile of values (n,) to another.
 
     Args:
         values: values that were seen.
-        share: 0 to below 0.5.
+        quantiles: both, 0 to 1.
     """
-    low, high = torch.quantile(values.double(), torch.tensor([share, 1.0 - share], dtype=torch.float64)).tolist()
+    low, high = torch.quantile(values.double(), torch.tensor(quantiles, dtype=torch.float64)).tolist()
     return low, high
 
 

@@ -47,7 +47,7 @@ class ThresholdCfg(PictureRewardCfg):
         if self.threshold is not None:
             check_number(f"reward.{NAME}.threshold", self.threshold, -1.0, 1.0)
         given = None if self.threshold is None else (-2.0, self.threshold)  # of the window only the upper end counts
-        window = CalibratedWindow(self.calibration, 1.0 - self.quantile, given, NAME)
+        window = CalibratedWindow(self.calibration, (1.0 - self.quantile, self.quantile), given, NAME)
         settings = repr((self.quantile, self.calibration, self.threshold))
         return language_reward(NAME, self, (self.goal,), lambda _: ThresholdTerm(window), sim, settings)
 

@@ -63,7 +63,7 @@ def test_a_window_is_linear_inside_and_flat_outside() -> None:
 
 
 def test_a_window_from_quantiles_leaves_out_both_ends() -> None:
-    assert quantile_window(torch.arange(101.0), 0.05) == (5.0, 95.0)
+    assert quantile_window(torch.arange(101.0), (0.05, 0.5)) == (5.0, 50.0)
 
 
 def test_synthesis_by_hand() -> None:

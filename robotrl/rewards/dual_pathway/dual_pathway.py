@@ -29,7 +29,7 @@ from robotrl.rewards.vlm.pictures import PictureFeed, picture_feed, warn_of_othe
 from robotrl.rewards.vlm.similarity import open_scores
 from robotrl.rewards.vlm.source import check_prompts
 from robotrl.rewards.vlm.synthesis import Synthesis, synthesis_of
-from robotrl.rewards.vlm.window import CalibratedWindow
+from robotrl.rewards.vlm.window import CalibratedWindow, check_quantiles
 from robotrl.rewards.vlm.windowed import WindowedRewardCfg
 from robotrl.spec import VecSim
 from robotrl.spec.vehicle import HasTimeToCollision
@@ -165,7 +165,7 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         check_count(f"{where}.risk_max_age", self.risk_max_age, 0, self.kept_steps - 1, "fewer steps than kept_steps,")
         check_number(f"{where}.risk_temperature", self.risk_temperature, 1e-4, 100.0)
         check_count(f"{where}.calibration", self.calibration, 2, 10_000_000, "a number of scores")
-        check_number(f"{where}.tail", self.tail, 0.0, 0.49)
+        check_quantiles(f"{where}.quantiles", self.quantiles)
         if self.dynamic and self.gate == "scorer" and self.gate_threshold is None:
             raise ConfigError(f"{where}.gate_threshold is None: expected the output from which gate 'scorer' opens")
 
@@ -181,7 +181,7 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         def raw(similarity: Tensor) -> Tensor:
             return contrast(similarity, positives, worst=True)
 
-        window = CalibratedWindow(self.calibration, self.tail, self.window, NAME)
+        window = CalibratedWindow(self.calibration, self.quantiles, self.window, NAME)
         opened = open_scores(self, prompts, "similarity", feed.shape)
         return StaticPath(opened.scores, len(goals), raw, window, self.static), opened.prompts.identity
 
@@ -193,7 +193,10 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         by_words, by_picture, objects_s = None, None, None
         if self.gate == "words":
             given = None if self.gate_threshold is None else (-2.0, self.gate_threshold)
-            by_words = WordGate(len(self.good), CalibratedWindow(self.calibration, self.gate_share, given, NAME))
+            by_words = WordGate(
+                len(self.good),
+                CalibratedWindow(self.calibration, (self.gate_share, 1.0 - self.gate_share), given, NAME),
+            )
         elif self.gate == "scorer":
             assert self.gate_threshold is not None
             by_picture = scorer_gate(self.gate_scorer, self.gate_threshold, f"{where}.gate_scorer")

@@ -82,7 +82,7 @@ class VlmScoreCfg(ScenePicturesCfg, QuestionCfg):
         where = f"reward.{NAME}"
         feed = ClipFeed(pictures, sim.num_envs, clip)
         shape = synthesis_of(self.synthesis, sim, NAME, self.max_speed_mps)
-        term = WindowedTerm(lambda scores: scores[:, 0], CalibratedWindow(2, 0.0, UNIT, NAME), shape)
+        term = WindowedTerm(lambda scores: scores[:, 0], CalibratedWindow(2, (0.0, 1.0), UNIT, NAME), shape)
         scores = EndpointScores(self.endpoint, self, where, self.patient)
         settings = (scores.identity, feed.name, self.every, self.max_age, self.synthesis, self.max_speed_mps)
         identity = hashlib.sha256(repr(settings).encode()).hexdigest()

@@ -16,6 +16,16 @@ NARROWEST = 1e-5
 """Width of a window below which scores differ by rounding alone."""
 
 
+def check_quantiles(field: str, quantiles: tuple[float, float]) -> None:
+    """Check the quantiles of a window.
+
+    Raises:
+        ConfigError: they are not two numbers from 0 to 1, the lower one first.
+    """
+    if len(quantiles) != 2 or not 0.0 <= quantiles[0] < quantiles[1] <= 1.0:
+        raise out_of_range(field, tuple(quantiles), "two numbers from 0 to 1, the lower one first")
+
+
 class CalibratedWindow:
     """Maps raw scores to 0 to 1 by the quantiles of the first `count` of them, and never changes again.
 
@@ -23,7 +33,7 @@ class CalibratedWindow:
 
     Args:
         count: number of scores that the window is made from.
-        tail: share of them beyond either end, 0 to below 0.5.
+        quantiles: quantiles of them at which it begins and ends, 0 to 1.
         given: a window instead, low and high.
         name: name of the source in the registry, for errors.
 
@@ -32,12 +42,16 @@ class CalibratedWindow:
     """
 
     def __init__(
-        self, count: int, tail: float, given: tuple[float, float] | None = None, name: str = "contrast"
+        self,
+        count: int,
+        quantiles: tuple[float, float],
+        given: tuple[float, float] | None = None,
+        name: str = "contrast",
     ) -> None:
         if given is not None and not -math.inf < given[0] < given[1] < math.inf:
             raise out_of_range(f"reward.{name}.window", given, "two finite numbers, the lower one first")
         self._name = name
-        self._tail = tail
+        self._quantiles = quantiles
         self._seen = torch.zeros(0 if given is not None else count)
         self._count = 0
         self.window = given
@@ -55,7 +69,7 @@ class CalibratedWindow:
         self._count += len(some)
         if self._count < len(self._seen):
             return
-        low, high = quantile_window(self._seen, self._tail)
+        low, high = quantile_window(self._seen, self._quantiles)
         if high - low < NARROWEST:
             raise ConfigError(
                 f"reward.{self._name}: the first {self._count} scores are all {low:.4g}: expected pictures and"

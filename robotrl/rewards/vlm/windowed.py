@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import check_count, check_number
+from robotrl.errors import check_count
 from robotrl.rewards.source import SimTransition
 from robotrl.rewards.vlm.cfg import PictureRewardCfg
 from robotrl.rewards.vlm.similarity import PromptVectors
 from robotrl.rewards.vlm.source import LanguageReward, Valued, language_reward
 from robotrl.rewards.vlm.synthesis import Shape, Synthesis, synthesis_of
-from robotrl.rewards.vlm.window import CalibratedWindow
+from robotrl.rewards.vlm.window import CalibratedWindow, check_quantiles
 from robotrl.spec import VecSim
 
 RawScore = Callable[[Tensor], Tensor]
@@ -29,8 +29,9 @@ class WindowedRewardCfg(PictureRewardCfg):
 
     calibration: int = 2048
     """Number of first scores that the window is found from; the steps before are invalid."""
-    tail: float = 0.05
-    """Share of these scores beyond either end of the window."""
+    quantiles: tuple[float, float] = (0.05, 0.95)
+    """Quantiles of these scores at which the window begins and ends, 0 to 1. Scores above count as 1: where most scenes
+    are good, e.g. a road that is clear most of the time, let it end at a lower one."""
     window: tuple[float, float] | None = None
     """Window of the raw score, which becomes 0 to 1, instead of the one found."""
     synthesis: Synthesis = "none"
@@ -62,10 +63,10 @@ class WindowedRewardCfg(PictureRewardCfg):
             DataError: the model cannot be loaded.
         """
         check_count(f"reward.{name}.calibration", self.calibration, 2, 10_000_000, "a number of scores")
-        check_number(f"reward.{name}.tail", self.tail, 0.0, 0.49)
-        window = CalibratedWindow(self.calibration, self.tail, self.window, name)
+        check_quantiles(f"reward.{name}.quantiles", self.quantiles)
+        window = CalibratedWindow(self.calibration, self.quantiles, self.window, name)
         shape = synthesis_of(self.synthesis, sim, name, self.max_speed_mps)
-        settings = (text, self.calibration, self.tail, self.window, self.synthesis, self.max_speed_mps)
+        settings = (text, self.calibration, self.quantiles, self.window, self.synthesis, self.max_speed_mps)
 
         def term(vectors: PromptVectors) -> WindowedTerm:
             return WindowedTerm(raw(vectors), window, shape)

@@ -59,7 +59,7 @@ class NumberGate(WordGate):
     """Opens by the number of the picture, which the static path's scorer reads."""
 
     def __init__(self) -> None:
-        super().__init__(1, CalibratedWindow(2, 0.0, (0.0, 1.0)))
+        super().__init__(1, CalibratedWindow(2, (0.0, 1.0), (0.0, 1.0)))
 
     def __call__(self, similarity: Tensor) -> Tensor:
         return opens(similarity[:, 0])
@@ -85,7 +85,7 @@ class OnWalk(NamedTuple):
             gate = {"by_picture": lambda pictures: torch.tensor([opens(number_of(one)) for one in pictures])}
         static = None
         if self.words is not None:
-            window = CalibratedWindow(2, 0.0, (0.0, 1.0))
+            window = CalibratedWindow(2, (0.0, 1.0), (0.0, 1.0))
             static = StaticPath(self.words(), 0, lambda _: torch.zeros(0), window, self.static)
             # the first output is the number of the picture, for the score and for the gate
             static = static._replace(goals=1, raw=lambda found: static_score(found[:, 0]))

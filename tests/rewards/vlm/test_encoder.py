@@ -113,23 +113,23 @@ def test_a_file_of_weights_needs_the_name_of_its_model(clip: Path) -> None:
 
 
 def test_a_window_is_found_once_and_then_fixed() -> None:
-    window = CalibratedWindow(4, 0.0)
+    window = CalibratedWindow(4, (0.0, 1.0))
     window.see(torch.tensor([0.1, 0.5]))
     assert window(torch.tensor([0.1])) is None
     window.see(torch.tensor([0.3, 0.2, 7.0]))  # two more are enough
     assert window.window == pytest.approx((0.1, 0.5))
     window.see(torch.tensor([-9.0] * 9))
-    resumed = CalibratedWindow(4, 0.0)
+    resumed = CalibratedWindow(4, (0.0, 1.0))
     resumed.load(window.state())
     for one in (window, resumed):
         value = one(torch.tensor([0.1, 0.4, 9.0]))
         assert value is not None and value.tolist() == pytest.approx([0.0, 0.75, 1.0])
-    given = CalibratedWindow(4, 0.0, (0.0, 2.0))(torch.tensor([1.0]))
+    given = CalibratedWindow(4, (0.0, 1.0), (0.0, 2.0))(torch.tensor([1.0]))
     assert given is not None and given.tolist() == [0.5]
 
 
 def test_scores_that_are_all_alike_have_no_window() -> None:
-    window = CalibratedWindow(4, 0.05)
+    window = CalibratedWindow(4, (0.05, 0.95))
     with raises_naming(ConfigError, "reward.contrast", "0.25", "reward.contrast.window"):
         window.see(torch.full((4,), 0.25))
 
@@ -203,7 +203,7 @@ def test_settings_that_cannot_be_are_refused_by_name(clip: Path) -> None:
         (contrast(clip, good=()), "reward.contrast.good", "()", None),
         (contrast(clip, view="neer"), "reward.contrast.view", "neer", "near"),
         (contrast(clip, every=0), "reward.contrast.every", "0", None),
-        (contrast(clip, tail=0.5), "reward.contrast.tail", "0.5", None),
+        (contrast(clip, quantiles=(0.5, 0.5)), "reward.contrast.quantiles", "(0.5, 0.5)", None),
         (
             contrast(clip, window=(0.2, 0.1)),
             "reward.contrast.window",
