@@ -1,7 +1,7 @@
 # Everything here sets up .venv by itself first; that takes no time when it is up to date.
 # `make help` lists the targets. PYTHON=/path/to/python chooses the interpreter that .venv is made with.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test quickstart test test-fast format type smoke bench docs clean
+.PHONY: help setup setup-test quickstart test test-fast nightly format type smoke bench docs clean
 PY := .venv/bin/python
 
 help: ## list the targets
@@ -26,6 +26,14 @@ test: setup-test ## lint, types and all tests; fails on a skip that tests/allowe
 test-fast: setup-test ## the tests that a change most likely breaks, in under two minutes
 	@.venv/bin/ruff check .
 	@$(PY) tools/fast_tests.py
+
+build/mjlab/bin/robotrl: # mjlab pins another MuJoCo: an environment of its own
+	@$(PY) -m venv build/mjlab
+	@build/mjlab/bin/pip install -q torch==2.13.0 mjlab==1.6.0 gymnasium pyarrow psutil onnxruntime numba
+	@build/mjlab/bin/pip install -q --no-deps -e .
+
+nightly: setup-test build/mjlab/bin/robotrl ## the tests against mjlab, in an environment of their own, in some minutes
+	@ROBOTRL_MJLAB_PYTHON=$(CURDIR)/build/mjlab/bin/python $(PY) -m pytest -q tests/sims/isaac/test_mjlab.py
 
 format: setup-test ## format the code and mend what the linter can
 	@.venv/bin/ruff check --fix-only --quiet .

@@ -57,7 +57,8 @@ class IsaacSim(ABC):
         self.env = env
         self.name = settings.name
         self.num_envs = int(env.num_envs)
-        self.device = device
+        # with the number that its tensors have: "cuda" is "cuda:0"
+        self.device = device = torch.empty(0, device=device).device
         self.control_dt_s = control_dt_s
         groups = groups_of(spaces[0], observation_names(settings.descriptors or {}), settings.groups)
         self.observation_spec: dict[str, Spec] = {group.key: group.spec for group in groups}

@@ -46,7 +46,7 @@ class VecTaskSim(IsaacSim):
         asked = settings._replace(policy_groups=settings.policy_groups or ("obs",))
         device = torch.device(env.rl_device)
         super().__init__(env, asked, (SimpleNamespace(spaces=spaces), env.act_space), device, settings.control_dt_s)
-        self._none = torch.zeros(self.num_envs, dtype=torch.bool, device=device)
+        self._none = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._seen_end, self._warned = False, False
 
     def _start(self, seed: int | None) -> Mapping[str, Any]:

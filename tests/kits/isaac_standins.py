@@ -356,6 +356,7 @@ class CountingLab:
         final_obs: fill `extras["final_obs"]`.
         finite: the time limit belongs to the task.
         resets: False leaves resets to the user, as mjlab can.
+        device: of all tensors.
     """
 
     def __init__(
@@ -365,11 +366,12 @@ class CountingLab:
         final_obs: bool = True,
         finite: bool = False,
         resets: bool = True,
+        device: Any = "cpu",
     ) -> None:
-        self.num_envs, self.device, self.step_dt, self.max_episode_length = 2, "cpu", 0.02, limit
+        self.num_envs, self.device, self.step_dt, self.max_episode_length = 2, device, 0.02, limit
         self.resets, self.must_reset = resets, torch.zeros(0, dtype=torch.long)
         self.cfg: Any = LabCfg3(finite, compute_final_obs=final_obs) if resets else MjlabCfg(finite)
-        self.episode_length_buf, self.episode = (torch.zeros(2, dtype=torch.long) for _ in range(2))
+        self.episode_length_buf, self.episode = (torch.zeros(2, dtype=torch.long, device=device) for _ in range(2))
         box = gym.spaces.Box(-np.inf, np.inf, (2,))
         self.single_observation_space = gym.spaces.Dict({"policy": box})
         self.single_action_space = gym.spaces.Box(-1.0, 1.0, (1,))
@@ -384,7 +386,7 @@ class CountingLab:
         self, *, seed: int | None = None, env_ids: Tensor | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         del seed
-        self._reset_idx(torch.arange(2) if env_ids is None else env_ids)
+        self._reset_idx(torch.arange(2, device=self.device) if env_ids is None else env_ids)
         return self._observe(), self.extras
 
     def _reset_idx(self, envs: Tensor) -> None:
@@ -398,8 +400,7 @@ class CountingLab:
         self.actions.append(action)
         self.t += 1
         self.episode_length_buf += 1
-        terminated = torch.zeros(2, dtype=torch.bool)
-        terminated[self.ends.get(self.t, [])] = True
+        terminated = torch.tensor([env in self.ends.get(self.t, []) for env in range(2)], device=self.device)
         time_outs = self.episode_length_buf >= self.max_episode_length
         reward = self.episode_length_buf.float()
         envs = (terminated | time_outs).nonzero()[:, 0]
