@@ -165,7 +165,7 @@ def read_descriptors(path: Path) -> Descriptors:
 
 
 def family(source: str) -> IsaacCfg:
-    """`isaac/...`: the default options of one source.
+    """`isaac/...`: an environment of Isaac Lab, mjlab or Isaac Gym's surface; the default options of one source.
 
     Raises:
         ConfigError: a source of another form.
