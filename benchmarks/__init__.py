@@ -24,6 +24,7 @@ BENCHES = {
     "faults": "faults",
     "finetune": "finetune.bench",
     "gpu": "gpu.bench",
+    "interop": "interop.bench",
     "isaac": "isaac.bench",
     "latency": "latency.bench",
     "locomotion": "locomotion.bench",

@@ -58,6 +58,10 @@ def description_of(who: str, said: Mapping[str, Any]) -> EnvDescription:
     for key, dtype in info.items():
         if not _is_dtype(dtype):
             raise out_of_range(f"{who}: info_spec[{key!r}]", dtype, "the name of a numpy dtype of numbers")
+    if "lost" in info and (said["starts"] != "queued" or info["lost"] != "bool"):
+        raise ConfigError(f"{who}: info_spec has 'lost': expected another name, robotrl counts what is lost")
+    if "state_id" in info:
+        raise ConfigError(f"{who}: info_spec has 'state_id': expected another name, robotrl knows the starts")
     dt_s = said["control_dt_s"]
     if dt_s is not None and (not isinstance(dt_s, int | float) or not 0 < dt_s < math.inf):
         raise out_of_range(f"{who}: control_dt_s", dt_s, "a number above 0, or None")

@@ -86,7 +86,8 @@ class RemoteSim:
         self._final: Obs = {key: memory[f"final/{key}"] for key in keys}
         self._bank = 0
         self._state_id: Ids = np.full(self.num_envs, -1, np.int64)
-        self._lost: NDArray[np.bool_] = np.zeros(self.num_envs, bool)
+        # a sim that loses episodes by itself says so in the same array
+        self._lost: NDArray[np.bool_] = self._info_arrays.get("lost", np.zeros(self.num_envs, bool))
         self._tensor_banks = [tensors(bank) for bank in self._banks]
         self._tensor_final = tensors(self._final)
         self._tensor_reward = torch.from_numpy(self._reward)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ from robotrl.spec import (
     HasScenarios,
     HasState,
     HasTrace,
+    lost,
     why_lacking,
 )
 from robotrl.spec.captions import HasActionCaptions, HasCaptions
@@ -36,8 +38,7 @@ def both(name: str, n: int, workers: int = 1, **options: Any) -> tuple[Any, Any]
 
 
 def assert_same_step(here: Any, there: Any) -> None:
-    lost = there.info.pop("lost")
-    assert not lost.any()
+    assert not there.info.pop("lost").any()
     assert here.info.keys() == there.info.keys()
     for a, b in zip(leaves(here), leaves(there._replace(info={k: there.info[k] for k in here.info})), strict=True):
         assert torch.equal(a, b)
@@ -120,7 +121,28 @@ def test_a_driving_sim_keeps_what_it_can_do() -> None:
     there.close()
 
 
-def test_a_sim_of_gymnasium_with_two_workers() -> None:
+def test_a_sim_that_loses_episodes_by_itself_says_so_and_takes_no_start_for_them() -> None:
+    sim = robotrl.make_sim(
+        "remote/gym/CartPole-v1", num_envs=2, kwargs={"vectorization": "async", "limit_steps": 6, "camera": False}
+    )
+    ids = list(sim.state_ids("val")[:8])
+    sim.queue_states(ids)
+    sim.reset()
+    below = psutil.Process(sim.pool.pids[0]).children(recursive=True)
+    below[-1].kill()  # the process of a row
+    ended: list[int] = []
+    gone = 0
+    for _ in range(40):
+        out = sim.step(torch.zeros(2, 1))
+        gone += int(lost(out).sum())
+        ended += [int(out.info["state_id"][i]) for i in out.final_ids if not lost(out)[i]]
+    assert gone == 1
+    assert sorted(ended[:8]) == ids
+    assert sim.pool.lost == 0
+    sim.close()
+
+
+def test_a_sim_of_gymnasium() -> None:
     here = robotrl.make_sim("gym/CartPole-v1", num_envs=4, seed=1)
     there = robotrl.make_sim("remote/gym/CartPole-v1", num_envs=4, seed=1, workers=1)
     assert_same_obs(here.reset(), there.reset())

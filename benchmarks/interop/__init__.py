@@ -1,0 +1,1 @@
+"""Bench of the doors to other programs and processes."""
