@@ -94,10 +94,9 @@ def _route(sim: Any, actions: torch.Tensor, rewards: list[float]) -> Callable[[]
     def once() -> float:
         sim.reset(seed=len(rewards))
         began = time.perf_counter()
-        for action in actions:
-            out = sim.step(action)
+        last = [sim.step(action).reward for action in actions][-1]
         took_s = time.perf_counter() - began
-        rewards.append(float(out.reward.sum()))
+        rewards.append(float(last.sum()))
         return 1e6 * took_s / len(actions)
 
     return once
