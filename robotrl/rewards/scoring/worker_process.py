@@ -39,7 +39,7 @@ class WorkerProcess:
         self._process = context.Process(target=work, args=(theirs,), name="robotrl-scorer", daemon=True)
         try:
             # recipes name importable functions, so that a script needs no guard
-            threads = dict.fromkeys(THREAD_VARIABLES, str(setup.threads))
+            threads: dict[str, str] = dict.fromkeys(THREAD_VARIABLES, str(setup.threads))
             start_child(self._process, threads, needs_main=False)
             self.pid = self._process.pid
             assert self.pid is not None
