@@ -293,7 +293,7 @@ class RlpdLearner(Learner):
         for name in ("noise", "next_noise"):
             rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
         if cfg.guidance.on:
-            rows[SUGGESTED] = suggested_rows(transitions, self._unit, policy.horizon, cfg.guidance.reach)
+            rows[SUGGESTED] = suggested_rows(transitions, self._unit, cfg.guidance.reach)
         rows["members"] = draw_members(cfg.num_critics, cfg.subset, updates, cfg.batch, self._generator)
         return rows
 

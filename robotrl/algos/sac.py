@@ -262,7 +262,7 @@ class SacLearner(Learner):
         for name in ("noise", "next_noise"):
             rows[name] = torch.randn(rows["chunk"].shape, generator=self._generator)
         if cfg.guidance.on:
-            rows[SUGGESTED] = suggested_rows(transitions, self._unit, policy.horizon, cfg.guidance.reach)
+            rows[SUGGESTED] = suggested_rows(transitions, self._unit, cfg.guidance.reach)
         return rows
 
     def parts(self) -> dict[str, Part]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from robotrl.errors import ConfigError, DataError, check_at_least, unknown
 from robotrl.replay.check import host
 from robotrl.replay.directory import SHARD_BYTES, ReplayDirectory, make_directory
-from robotrl.replay.layout import ReplayLayout
+from robotrl.replay.layout import STEP, ReplayLayout
 from robotrl.replay.priority import Prioritized, by_return, episode_returns
 from robotrl.replay.recovery import damage, restore
 from robotrl.replay.ring import Ring
@@ -98,7 +98,8 @@ class Replay:
             action_spec: the sim's action.
             streams: N, e.g. the sim's envs.
             capacity: env steps that can be sampled, of all streams together; each stream keeps capacity // N.
-            extras: shapes of one row of further float32 columns, e.g. {"noise": (H, A)}.
+            extras: shapes of one row of further float32 columns, e.g. {"noise": (H, A)}; those named "step/NAME"
+                belong to each step and are read along a chunk.
             control_dt_s: seconds between two steps, to refuse data of another rate; None: not checked.
             slack: on disk, additional steps that are kept so that an exact resume can roll back; None: an eighth of the
                 capacity.
@@ -450,7 +451,10 @@ class Replay:
             torch.from_numpy(parts.truncated),
             torch.from_numpy(parts.steps),
             torch.from_numpy(np.ascontiguousarray(found.meta["source"][:, 0])),
-            {key: torch.from_numpy(array.take(start, axis=0)) for key, array in self.ring.extras.items()},
+            {
+                key: torch.from_numpy(array.take(parts.action_rows if key.startswith(STEP) else start, axis=0))
+                for key, array in self.ring.extras.items()
+            },
             torch.from_numpy(found.starts),
             torch.ones(len(start)) if weight is None else weight,
             torch.from_numpy(parts.cost),

@@ -13,6 +13,8 @@ from robotrl.errors import check_at_least, out_of_range
 from robotrl.replay.storage import META, StoredColumn
 from robotrl.spec import Spec
 
+STEP = "step/"
+"""Prefix of the names of extras that belong to each step; others belong to the chunk that begins there."""
 MAX_ROWS = 2**31 - 1
 """Limit on rows of the table of last observations, which are numbered in 32 bits."""
 
@@ -28,7 +30,7 @@ class ReplayLayout:
         capacity: env steps that can be sampled, of all streams together; each stream keeps capacity // N.
         slack: additional steps kept on disk, of all streams together, so that a buffer can be rolled back to an
             earlier checkpoint.
-        extras: shapes of one row of the extra float32 columns.
+        extras: shapes of one row of the extra float32 columns; those named `STEP` + NAME are read along a chunk.
         control_dt_s: seconds between two steps; None: unknown, so not checked.
     """
 

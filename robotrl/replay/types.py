@@ -68,7 +68,8 @@ class Transitions(NamedTuple):
     source: Tensor
     """(B,) uint8: source of the first action, an index into `SOURCES`."""
     extras: Arrays
-    """(B, ...) float32 each, as stored at the start step."""
+    """(B, ...) float32 each, as stored at the start step; (B, H, ...) of those that belong to each step, of which the
+    last valid one is repeated."""
     starts: Tensor
     """(B,) int64: indices of the start steps, for `set_reward` and `update_priorities`; never reused."""
     weight: Tensor

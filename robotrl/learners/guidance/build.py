@@ -6,7 +6,7 @@ from typing import Any
 
 from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.learners.guidance.prompted import PromptedSuggester
-from robotrl.learners.guidance.recorder import SUGGESTED
+from robotrl.learners.guidance.recorder import COLUMN
 from robotrl.learners.guidance.suggester import Suggester
 from robotrl.learners.guidance.teacher import Teacher
 from robotrl.learners.learner import Setup
@@ -40,7 +40,7 @@ def guide_of(cfg: GuidanceCfg, sim: VecSim, seed: int) -> Guide | None:
 
 def suggestion_column(cfg: GuidanceCfg, sim: VecSim) -> dict[str, tuple[int, ...]]:
     """Extras of a replay for suggestions; none without guidance."""
-    return {SUGGESTED: sim.action_spec.shape} if cfg.on else {}
+    return {COLUMN: sim.action_spec.shape} if cfg.on else {}
 
 
 def guided_buffers(cfg: Any, setup: Setup, sim: VecSim) -> ReplayBuffers:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from robotrl.fn.guidance import action_guidance_loss, held_line, present, value_margin_loss, warped_cosine
 from robotrl.learners.guidance.cfg import GuidanceCfg
-from robotrl.learners.guidance.recorder import SUGGESTED
+from robotrl.learners.guidance.recorder import COLUMN, SUGGESTED
 from robotrl.learners.off_policy import ActionNormalizer
 from robotrl.policies.q import QEnsemble, smallest
 from robotrl.policies.squashed import SquashedPolicy
@@ -26,13 +26,16 @@ class GuidanceTerm(NamedTuple):
     info: dict[str, Tensor]
 
 
-def suggested_rows(transitions: Transitions, unit: ActionNormalizer, horizon: int, reach: float) -> Tensor:
-    """Suggested chunks (B, H, A) of a batch, normalized; NaN where there is none.
+def suggested_rows(transitions: Transitions, unit: ActionNormalizer, reach: float) -> Tensor:
+    """Suggested chunks (B, H, A) of a batch, normalized; with NaN where there is none.
 
-    A suggestion is for one step: with chunks it is held for all H of them.
+    A chunk has the suggestions for its steps, in the states that the policy came to. A step without one keeps that of
+    the step before; without one for its first step, the chunk has none.
     """
-    action = unit(transitions.extras[SUGGESTED][:, None]).clamp(-reach, reach)
-    return action.expand(-1, horizon, -1).contiguous()
+    chunk = unit(transitions.extras[COLUMN]).clamp(-reach, reach)
+    for k in range(1, chunk.shape[1]):
+        chunk[:, k] = torch.where(chunk[:, k].isnan(), chunk[:, k - 1], chunk[:, k])
+    return chunk
 
 
 def coefficients(cfg: GuidanceCfg, env_steps: int) -> dict[str, float]:

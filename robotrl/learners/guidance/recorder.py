@@ -9,11 +9,14 @@ from torch import Tensor
 from robotrl.learners.guidance.suggester import Suggester
 from robotrl.replay.buffer import Replay
 from robotrl.replay.corrections import Correction, Corrector
+from robotrl.replay.layout import STEP
 from robotrl.replay.types import StepRecord
 from robotrl.spec import Arrays
 from robotrl.spec.late_rewards import LateRewards
 
 SUGGESTED = "suggested"
+"""Name of suggested chunks in a batch."""
+COLUMN = f"{STEP}{SUGGESTED}"
 """Name of the replay's column: (A,) in the sim's units, NaN where there is no suggestion."""
 
 
@@ -48,7 +51,7 @@ class SuggestionRecorder:
     def add(self, record: StepRecord) -> None:
         """Store a step with its suggestion; see `Sink`."""
         assert self._now is not None
-        self._replay.add(record._replace(extras={**record.extras, SUGGESTED: self._now}))
+        self._replay.add(record._replace(extras={**record.extras, COLUMN: self._now}))
         self._now = None
 
     def cut(self) -> None:
@@ -63,7 +66,7 @@ class SuggestionRecorder:
         """Store the suggestions that arrived after their step; waits up to `limit_s` seconds for missing ones."""
         tickets, actions = self._suggester.arrived(limit_s)
         if len(tickets):
-            self.too_old += len(tickets) - self._replay.set_extra(SUGGESTED, tickets, actions)
+            self.too_old += len(tickets) - self._replay.set_extra(COLUMN, tickets, actions)
 
     def metrics(self) -> dict[str, float]:
         """Scalars to log."""

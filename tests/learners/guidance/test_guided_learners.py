@@ -16,8 +16,8 @@ from robotrl.engine.engine import Context
 from robotrl.engine.minibatches import part
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.learners.guidance.cfg import GuidanceCfg
-from robotrl.learners.guidance.losses import coefficients
-from robotrl.learners.guidance.recorder import SUGGESTED
+from robotrl.learners.guidance.losses import coefficients, suggested_rows
+from robotrl.learners.guidance.recorder import COLUMN, SUGGESTED
 from robotrl.replay.corrections import Correction
 from robotrl.run.checkpoint import write_checkpoint
 from robotrl.run.policy_checkpoint import policy_tree
@@ -70,8 +70,6 @@ def test_losses_are_those_of_the_formulas(policy):
     suggested = rows[SUGGESTED].clone()
     assert suggested.shape == rows["chunk"].shape and torch.isfinite(suggested).all()
     assert suggested.abs().max() <= EXPERT.reach + 1e-6
-    if policy.horizon == 2:
-        assert torch.equal(suggested[:, 0], suggested[:, 1])
     rows[SUGGESTED][::2] = torch.nan
     averages = {f"critic.{name}": value for name, value in learner._engine.averages("critic.").items()}
     info = loss(rows, Context(dict(learner._engine.carry), averages, "")).info
@@ -87,6 +85,27 @@ def test_losses_are_those_of_the_formulas(policy):
     assert info["action_guidance_loss"].item() == pytest.approx(-(weight * log_prob).sum().item() / len(q[0]), rel=1e-4)
     assert info["suggested"].item() == 0.5
     assert info["guided"].item() == pytest.approx((advantage > 0).sum().item() / len(q[0]))
+
+
+def test_a_chunk_has_the_suggestions_for_its_steps():
+    """An expert follows each step; a step between two suggestions keeps the one before."""
+    for every in (1, 3):
+        learner = build("sac", replace(EXPERT, every=every), None, off.CHUNKS)
+        off.run(learner, 4)
+        replay = learner.experience.memory.replay
+        index = replay.indices(3)
+        alone = replay.view(index, 1, 1.0).extras[COLUMN][:, 0]
+        got = replay.view(index, 3, 1.0)
+        for k in (1, 2):
+            # the next step of a stream is as many indices on as there are streams
+            later = replay.view(index[got.valid[:, k]] + k * off.ENVS, 1, 1.0).extras[COLUMN][:, 0]
+            assert torch.equal(got.extras[COLUMN][got.valid[:, k], k].nan_to_num(9), later.nan_to_num(9))
+        rows = suggested_rows(got, learner._unit, EXPERT.reach)
+        first = torch.isfinite(alone).all(1)
+        assert torch.isfinite(rows[first]).all() and rows[~first, 0].isnan().all()
+        whole = first & got.valid.all(1)
+        same = (rows[whole] == rows[whole][:, :1]).all(2).all(1)
+        assert bool(same.all()) == (every == 3)
 
 
 def test_a_row_without_a_suggestion_adds_nothing():
@@ -137,7 +156,7 @@ def test_every_third_step_has_a_suggestion():
     off.run(learner, 3)
     replay = learner.experience.memory.replay
     got = replay.view(replay.indices(), 1, 1.0)
-    there = torch.isfinite(got.extras[SUGGESTED][:, 0]).reshape(off.ENVS, -1)
+    there = torch.isfinite(got.extras[COLUMN][:, 0, 0]).reshape(off.ENVS, -1)
     assert there.shape[1] > 10 and torch.equal(there[:, ::3], torch.ones_like(there[:, ::3]))
     assert not there[:, 1::3].any() and not there[:, 2::3].any()
 
@@ -152,7 +171,7 @@ def test_a_policy_suggests_what_it_would_do(tmp_path):
     got = replay.view(replay.indices(), 1, 1.0)
     with torch.no_grad():
         wanted = policy.act(got.obs, None, None, "mean").chunk[:, 0]
-    torch.testing.assert_close(got.extras[SUGGESTED], wanted.clamp(-1, 1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got.extras[COLUMN][:, 0], wanted.clamp(-1, 1), rtol=1e-4, atol=1e-5)
 
 
 def test_corrections_and_suggestions_go_together(demos):
@@ -163,7 +182,7 @@ def test_corrections_and_suggestions_go_together(demos):
     memory = learner.experience.memory
     assert len(memory.corrections) > 0
     got = memory.replay.view(memory.replay.indices(), 1, 1.0)
-    assert torch.isfinite(got.extras[SUGGESTED]).all()
+    assert torch.isfinite(got.extras[COLUMN]).all()
     assert (got.chunk[:, 0, 0][got.source == 2] == 0.25).all()
 
 

@@ -13,7 +13,7 @@ import tests.kits.off_policy_kit as off
 from robotrl.errors import ConfigError
 from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.learners.guidance.prompted import named_action, prompt_of, reply_of
-from robotrl.learners.guidance.recorder import SUGGESTED
+from robotrl.learners.guidance.recorder import COLUMN
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.spec import Spec
 from tests.kits.chat_server import ChatServer
@@ -39,7 +39,7 @@ def guidance_of(server, **changes):
 def stored(learner):
     replay = learner.experience.memory.replay
     got = replay.view(replay.indices(), 1, 1.0)
-    return got.obs["walk"][:, 0], got.extras[SUGGESTED][:, 0]
+    return got.obs["walk"][:, 0], got.extras[COLUMN][:, 0, 0]
 
 
 def test_late_answers_in_any_order_stand_at_their_own_step():

@@ -8,7 +8,7 @@ import torch
 
 import tests.kits.off_policy_kit as off
 from robotrl.errors import ConfigError
-from robotrl.learners.guidance.recorder import SUGGESTED, SuggestionRecorder
+from robotrl.learners.guidance.recorder import COLUMN, SuggestionRecorder
 from robotrl.learners.guidance.suggester import Suggestions, no_suggestions
 from robotrl.replay.buffer import Replay
 from robotrl.rollout.collector import Collector, Decision
@@ -21,7 +21,7 @@ ENVS = off.ENVS
 def walk_replay(path=None, capacity=400, horizon=1):
     sim = Walk(ENVS)
     replay = Replay.create(
-        path, sim.observation_spec, sim.action_spec, streams=ENVS, capacity=capacity, extras={SUGGESTED: (1,)}
+        path, sim.observation_spec, sim.action_spec, streams=ENVS, capacity=capacity, extras={COLUMN: (1,)}
     )
     collector = Collector(sim, horizon, 0.9)
     collector.reset(0)
@@ -78,7 +78,7 @@ def test_a_suggestion_is_stored_at_its_own_step(tmp_path, disk, late, horizon):
         collector.collect_into(recorder, still(horizon), 5, corrector=recorder)
         recorder.deliver(0.0)
     got = replay.view(replay.indices(), 1, 1.0)
-    suggested = got.extras[SUGGESTED][:, 0]
+    suggested = got.extras[COLUMN][:, 0, 0]
     there = torch.isfinite(suggested)
     assert torch.equal(suggested[there], got.obs["walk"][:, 0][there])
     assert recorder.too_old == 0
@@ -95,11 +95,11 @@ def test_checksums_follow_late_suggestions(tmp_path):
     recorder = SuggestionRecorder(echo, replay, None)
     collector.collect_into(recorder, still(), 20, corrector=recorder)
     recorder.deliver(0.0)
-    before = replay.view(replay.indices(), 1, 1.0).extras[SUGGESTED]
+    before = replay.view(replay.indices(), 1, 1.0).extras[COLUMN]
     replay.close()
     again = Replay.open(tmp_path / "replay")
     assert again.dropped == () and len(again) == 20 * ENVS
-    assert torch.equal(again.view(again.indices(), 1, 1.0).extras[SUGGESTED].nan_to_num(9), before.nan_to_num(9))
+    assert torch.equal(again.view(again.indices(), 1, 1.0).extras[COLUMN].nan_to_num(9), before.nan_to_num(9))
     again.close()
 
 
@@ -115,7 +115,7 @@ def test_a_suggestion_for_an_overwritten_step_is_dropped():
     assert asked - len(echo.open) - recorder.too_old <= 5 * ENVS
     assert recorder.too_old > 0
     got = replay.view(replay.indices(), 1, 1.0)
-    suggested = got.extras[SUGGESTED][:, 0]
+    suggested = got.extras[COLUMN][:, 0, 0]
     there = torch.isfinite(suggested)
     assert there.any() and torch.equal(suggested[there], got.obs["walk"][:, 0][there])
 
@@ -134,8 +134,8 @@ def test_a_recorder_changes_nothing_of_the_steps():
 
 def test_columns_that_are_not_there_are_named():
     replay, _ = walk_replay()
-    with raises_naming(ConfigError, "replay extras", "'sugested'", nearest=SUGGESTED):
-        replay.set_extra("sugested", torch.tensor([0]), torch.zeros(1, 1))
+    with raises_naming(ConfigError, "replay extras", "'step/sugested'", nearest=COLUMN):
+        replay.set_extra("step/sugested", torch.tensor([0]), torch.zeros(1, 1))
     with raises_naming(ConfigError, "replay extras", "(1,", "2)"):
-        replay.set_extra(SUGGESTED, torch.tensor([0]), torch.zeros(1, 2))
-    assert replay.set_extra(SUGGESTED, torch.tensor([0]), torch.zeros(1, 1)) == 0
+        replay.set_extra(COLUMN, torch.tensor([0]), torch.zeros(1, 2))
+    assert replay.set_extra(COLUMN, torch.tensor([0]), torch.zeros(1, 1)) == 0
