@@ -146,8 +146,8 @@ class RslRl:
     def __init__(self, setting: Setting, task: str) -> None:
         from rsl_rl.runners import OnPolicyRunner
 
-        from benchmarks.ppo.rsl_rl_env import GROUP, rsl_rl_env
         from robotrl.registry import make_sim
+        from robotrl.sims.interop import as_rsl_rl
 
         self._rollout = setting.rollout
         sim = make_sim(task, num_envs=setting.num_envs, seed=SEED, threads=SIM_THREADS)
@@ -155,7 +155,7 @@ class RslRl:
         cfg: dict[str, Any] = {
             "num_steps_per_env": setting.num_steps,
             "save_interval": 10**9,
-            "obs_groups": {"actor": [GROUP], "critic": [GROUP]},
+            "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
             "actor": {**net, "distribution_cfg": {"class_name": "GaussianDistribution"}},
             "critic": dict(net),
             "algorithm": {
@@ -173,7 +173,7 @@ class RslRl:
                 "schedule": "fixed",
             },
         }
-        self._runner = OnPolicyRunner(rsl_rl_env(sim, sim.core.task.limit_steps), cfg, device="cpu")
+        self._runner = OnPolicyRunner(as_rsl_rl(sim, seed=SEED, stagger=True), cfg, device="cpu")
 
     def run(self, iterations: int) -> int:
         """See `Method`."""

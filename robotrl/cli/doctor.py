@@ -43,7 +43,8 @@ EXTRAS = {
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
-    "peers": ("stable_baselines3", "rsl_rl", "envpool", "highway_env"),
+    "interop": ("stable_baselines3", "rsl_rl", "skrl", "torchrl"),
+    "peers": ("stable_baselines3", "rsl_rl", "skrl", "torchrl", "envpool", "highway_env"),
 }
 """Modules that must import for an extra to be usable. `mujoco.batch` needs MuJoCo 3.17 or newer."""
 CARLA_HERE = sys.version_info < (3, 13) and sys.platform == "linux" and platform.machine() == "x86_64"

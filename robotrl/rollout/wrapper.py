@@ -31,6 +31,7 @@ from robotrl.spec import (
     HasStateIds,
     HasSuccessRule,
     HasSymmetries,
+    HasTimeLimit,
     HasTrace,
     Spec,
     Split,
@@ -167,6 +168,17 @@ class _PictureSize(WrappedSim):
     def picture_size(self, camera: str) -> tuple[int, int]:
         """Width and height, pixels."""
         return self.sim.picture_size(camera)
+
+
+class _TimeLimit(WrappedSim):
+    @property
+    def limit_steps(self) -> int | None:
+        """Steps after which an episode is truncated."""
+        return self.sim.limit_steps
+
+    def elapsed_steps(self) -> Tensor:
+        """(N,) steps of each running episode."""
+        return self.from_sim(self.sim.elapsed_steps())
 
 
 class _Params(WrappedSim):
@@ -346,6 +358,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasGroundingTargets: _Meaning,
     HasExpert: _Expert,
     HasRestart: _Restart,
+    HasTimeLimit: _TimeLimit,
     HasDistance: _Distance,
     HasScenarios: _Scenarios,
     HasTrace: _Trace,

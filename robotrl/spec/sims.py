@@ -134,6 +134,23 @@ class HasRestart(Protocol):
 
 
 @runtime_checkable
+class HasTimeLimit(Protocol):
+    """The sim knows how long an episode may last, and how long each env's has lasted."""
+
+    @property
+    def limit_steps(self) -> int | None:
+        """Steps after which an episode is truncated; None if the sim does not know."""
+        ...
+
+    def elapsed_steps(self) -> Tensor:
+        """(N,) int64 on the sim's device, a copy: position of each running episode, as the time limit counts it.
+
+        After a reset with "stagger" it starts above 0.
+        """
+        ...
+
+
+@runtime_checkable
 class HasDistance(Protocol):
     """The sim gives each env's distance from success, which a robot could not measure."""
 

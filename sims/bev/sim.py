@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import torch
 import tyro
 from numpy.typing import NDArray
+from torch import Tensor
 
 from robotrl.errors import ConfigError, check_at_least, check_count, check_number, unknown
 from robotrl.sims.bev import action_captions, captions, rewards, tables, trace
@@ -62,6 +64,15 @@ class DriveSim(CoreSim[FinalStateCore]):
         terms = self._tensor(core.terms)
         self.terms = {name: terms[:, k] for k, name in enumerate(tables.TERMS)}
         """Reward terms (N,) of the last step, by name; see `rewards`."""
+
+    @property
+    def limit_steps(self) -> int:
+        """Time limit of an episode, control steps (`robotrl.spec.HasTimeLimit`)."""
+        return self.core.limit_steps
+
+    def elapsed_steps(self) -> Tensor:
+        """Steps (N,) int64 of each running episode."""
+        return torch.from_numpy(self.core.world.episodes["steps"].astype(np.int64)).to(self.device)
 
     def make_expert(
         self, noise: float = 0.0, episode_noise: float = 0.0, mode: str | None = None, seed: int = 0

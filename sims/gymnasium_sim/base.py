@@ -85,6 +85,10 @@ class GymnasiumSim:
 
         return GymnasiumVectorEnv(self)  # pyright: ignore[reportArgumentType]  # its subclasses step
 
+    def elapsed_steps(self) -> Tensor:
+        """Steps (N,) int64 of each running episode; see `robotrl.spec.HasTimeLimit`."""
+        return torch.from_numpy(self._steps.copy())
+
     def close(self) -> None:
         """Close the environments and their processes."""
         self.env.close()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from benchmarks.kit.figures import Paired
 from benchmarks.ppo import bench, methods
 from benchmarks.ppo.worker import Worker
 from robotrl.errors import ConfigError, RobotrlError
 from tests.kits.refusals import raises_naming
-from tests.kits.walk_sim import Walk
 
 
 def test_the_minibatches_of_every_setting_fill_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,22 +66,3 @@ def test_a_trainer_works_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch
 def test_a_trainer_that_cannot_be_made_is_reported_with_its_last_words() -> None:
     with pytest.raises(RobotrlError, match=r"the trainer robotrl mb64 ended with code 1: .*sim 'mujoco/nowhere'"):
         Worker("robotrl", "mb64", 1, "mujoco/nowhere")
-
-
-def test_rsl_rl_sees_our_sim_as_its_own_env() -> None:
-    pytest.importorskip("rsl_rl")
-    from benchmarks.ppo.rsl_rl_env import rsl_rl_env
-
-    env = rsl_rl_env(Walk(4), 6)
-    assert (env.num_envs, env.num_actions) == (4, 1)
-    before = env.get_observations()["policy"]
-    kept = before.clone()
-    seen_end = False
-    for _ in range(40):
-        obs, reward, dones, extras = env.step(torch.ones(4, 1))
-        assert obs["policy"].shape == kept.shape and reward.shape == (4,)
-        assert dones.dtype == torch.long and extras["time_outs"].dtype == torch.bool
-        # a time-out is an end; a failure is an end that is no time-out
-        assert not bool((extras["time_outs"] & (dones == 0)).any())
-        seen_end = seen_end or bool(dones.any())
-    assert seen_end and torch.equal(before, kept), "an observation that was handed out must not change"

@@ -55,6 +55,15 @@ class MujocoSim(CoreSim[MujocoCore]):
         """Present world poses of an env's bodies."""
         return self._scene.poses(env)
 
+    @property
+    def limit_steps(self) -> int:
+        """Time limit of an episode, control steps (`robotrl.spec.HasTimeLimit`)."""
+        return self.core.task.limit_steps
+
+    def elapsed_steps(self) -> Tensor:
+        """Steps (N,) int64 of each running episode."""
+        return torch.from_numpy(self.core.steps.astype(np.int64))
+
     def get_params(self) -> dict[str, NDArray[np.float64]]:
         """Current multipliers (N,) by parameter name."""
         return self.core.get_params()
