@@ -1,4 +1,4 @@
-"""Import of a published policy: read its directory, check the policy, and store it as a checkpoint."""
+"""Import of a policy of another library: read its files, check the policy, and store it as a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from robotrl.datasets.reader import read_dataset
 from robotrl.errors import ConfigError, check_at_least, unknown
 from robotrl.importers.examine import ActionErrors, Effects, check_labels, effects, labels
-from robotrl.importers.hub import fetch
-from robotrl.importers.layouts import BACKBONES, LAYOUTS, Layout
+from robotrl.importers.hub import Fetched, fetch
+from robotrl.importers.layouts import BACKBONES, LAYOUTS, NETWORKS, Layout
 from robotrl.run.checkpoint import write_checkpoint
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import Spec, VecSim, visible
@@ -23,7 +23,9 @@ SETTINGS: dict[str, tuple[Layout, ...]] = {
     "vlm": ("lerobot", "openpi"),
     "key": ("openvla", "openvla-oft", "openpi"),
     "state": ("openvla-oft", *BACKBONES),
-    "stats": BACKBONES,
+    "stats": (*BACKBONES, *NETWORKS),
+    "cameras": tuple(layout for layout in LAYOUTS if layout not in NETWORKS),
+    "horizon": tuple(layout for layout in LAYOUTS if layout not in NETWORKS),
     "template": BACKBONES,
 }
 """Layouts that support each layout-specific setting."""
@@ -47,7 +49,8 @@ class ImportCfg:
     state: int = 0
     """openvla-oft, vlm, vlm-oft: width of the measured state; 0 for none."""
     stats: str = ""
-    """vlm, vlm-oft: path of a dataset whose statistics normalise actions and state."""
+    """vlm, vlm-oft: path of a dataset whose statistics normalise actions and state. sb3: a file of
+    `robotrl.importers.sb3.write_statistics`."""
     template: str = ""
     """vlm, vlm-oft: prompt with {picture} and {task}; the family's if left out."""
 
@@ -59,7 +62,8 @@ class Imported(NamedTuple):
     source: str
     """Origin: the path, or the name on the hub with the commit."""
     parameters: int
-    effects: Effects
+    effects: Effects | None
+    """None of a policy without pictures and words (sb3)."""
     fingerprint: str
     """First 12 characters of the SHA-256 of the actions on a fixed input."""
     labels: ActionErrors | None
@@ -106,13 +110,17 @@ def statistics_key(layout: Layout, path: str | Path, cfg: ImportCfg) -> str:
 
 
 def read_layout(layout: Layout, path: str | Path, specs: Mapping[str, Spec], action: Spec, cfg: ImportCfg) -> Any:
-    """Load a directory's policy with the importer of its layout.
+    """Load a policy with the importer of its layout.
 
     Raises:
         ConfigError: an unknown layout, or a missing or unsupported setting.
         DataError: the directory is invalid; see the importers.
     """
     check_settings(layout, cfg)
+    if layout == "sb3":
+        from robotrl.importers.sb3 import load_sb3
+
+        return load_sb3(path, specs, action, cfg.stats)
     key, horizon = cfg.key or None, cfg.horizon or None
     camera = next(iter(cfg.cameras.values()), "")
     decoding: Any = "parallel" if layout.endswith("-oft") else "autoregressive"
@@ -166,11 +174,11 @@ def import_policy(
     frames: int = 256,
     accept_data: bool = False,
 ) -> Imported:
-    """Import a published policy: check its sensitivity to its inputs and store it as a checkpoint.
+    """Import a policy of another library: check its sensitivity to its inputs and store it as a checkpoint.
 
     Args:
         layout: layout of the directory.
-        path: the directory, or its name on the hub; see `robotrl.importers.hub.fetch`.
+        path: the directory, or its name on the hub; see `robotrl.importers.hub.fetch`. sb3: a file.
         sim: sim whose observations and actions the policy gets.
         out: the checkpoint's directory, which must not exist yet; `init_from` and `robotrl eval` take it.
         cfg: settings that the directory does not contain.
@@ -188,14 +196,14 @@ def import_policy(
         raise ConfigError(f"out is {out}: expected a directory that does not exist yet")
     cfg = cfg or ImportCfg()
     check_settings(layout, cfg)
-    fetched = fetch(path)
+    fetched = Fetched(Path(path), str(path)) if layout in NETWORKS else fetch(path)
     model = fetch(cfg.vlm) if cfg.vlm else None
     cfg = replace(cfg, vlm="" if model is None else str(model.path))
     policy = read_layout(layout, fetched.path, visible(sim), sim.action_spec, cfg)
     key = statistics_key(layout, fetched.path, cfg)
     policy.control_dt_s = sim.control_dt_s
     policy.eval()
-    seen = effects(policy)
+    seen = None if layout in NETWORKS else effects(policy)
     found = None
     if dataset is not None:
         recorded = read_dataset(dataset)
@@ -213,7 +221,7 @@ def import_policy(
         "key": key,
         "parameters": parameters,
         "fingerprint": fingerprint,
-        "effects": {**seen.pictures, "words": seen.words},
+        "effects": None if seen is None else {**seen.pictures, "words": seen.words},
         "labels": None if found is None else found._asdict(),
     }
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 from torch import Tensor
@@ -61,9 +60,9 @@ class RslRlVecEnv(VecEnv):
         self.sim = sim
         self.num_envs: int = sim.num_envs
         self.num_actions: int = sim.action_spec.shape[0]
-        self.device: torch.device = sim.device
-        self.cfg: dict[str, Any] = {"num_envs": sim.num_envs, "seed": seed, "control_dt_s": sim.control_dt_s}
-        self.max_episode_length: int = _limit(sim, max_episode_length)
+        self.device = sim.device
+        self.cfg = {"num_envs": sim.num_envs, "seed": seed, "control_dt_s": sim.control_dt_s}
+        self.max_episode_length = _limit(sim, max_episode_length)
         self._pictures = tuple(key for key, spec in sim.observation_spec.items() if is_picture(spec))
         for key in self._pictures:
             if key in (POLICY, CRITIC):
@@ -78,14 +77,14 @@ class RslRlVecEnv(VecEnv):
         self._obs = self._grouped(sim.reset(seed, {"stagger": True} if stagger else None), sim.num_envs)
 
     @property
-    def episode_length_buf(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def episode_length_buf(self) -> Tensor:
         """(N,) int64: position of each running episode, a copy."""
         if isinstance(self.sim, HasTimeLimit):
             return self.sim.elapsed_steps()
         return self._statistics.lengths.clone()
 
     @episode_length_buf.setter
-    def episode_length_buf(self, value: Tensor) -> None:
+    def episode_length_buf(self, value: Tensor) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         staggered = bool((value != 0).any())
         if staggered and not isinstance(self.sim, HasTimeLimit):
             raise CapabilityError(

@@ -154,4 +154,5 @@ class _Layout:
     def flat(self, obs: Mapping[str, Tensor]) -> Tensor:
         """(B, D) float32 copy."""
         values: Any = {key: obs[key] for key in self._spaces} if self._only is None else obs[self._only]
-        return flatten_tensorized_space(tensorize_space(self.space, values)).float().clone()
+        found: Any = flatten_tensorized_space(tensorize_space(self.space, values))
+        return found.float().clone()

@@ -51,17 +51,17 @@ class TorchRlEnv(EnvBase):
             if key in sim.observation_spec:
                 raise ConfigError(f"observation {key!r} has a name of TorchRL's: expected none of {', '.join(TAKEN)}")
         super().__init__(device=sim.device, batch_size=torch.Size([sim.num_envs]))
-        n = sim.num_envs
+        n, column = sim.num_envs, torch.Size([sim.num_envs, 1])
         self.sim: VecSim = sim
         self._limited = BoundedActions(sim)
         self._next_seed: int | None = seed
         self._obs: dict[str, Tensor] = {}
         self._begun = torch.zeros(n, dtype=torch.bool, device=sim.device)
         specs = {key: _spec_of(spec, n) for key, spec in sim.observation_spec.items()}
-        self.observation_spec = Composite({**specs, SUCCESS: Binary(1, (n, 1), dtype=torch.bool)}, shape=(n,))
+        self.observation_spec = Composite({**specs, SUCCESS: Binary(1, column, dtype=torch.bool)}, shape=(n,))
         self.action_spec = _spec_of(sim.action_spec, n)
-        self.reward_spec = Unbounded((n, 1), dtype=torch.float32)
-        flags = {key: Categorical(2, (n, 1), dtype=torch.bool) for key in ("done", "terminated", "truncated")}
+        self.reward_spec = Unbounded(column, dtype=torch.float32)
+        flags = {key: Categorical(2, column, dtype=torch.bool) for key in ("done", "terminated", "truncated")}
         self.done_spec = Composite(flags, shape=(n,))
         self.to(sim.device)
 
@@ -128,7 +128,7 @@ class TorchRlEnv(EnvBase):
 
 def _spec_of(spec: Spec, n: int) -> TensorSpec:
     """TorchRL spec (N, ...) of an array."""
-    shape, dtype = (n, *spec.shape), getattr(torch, spec.dtype)
+    shape, dtype = torch.Size([n, *spec.shape]), getattr(torch, spec.dtype)
     if spec.choices is not None:
         return MultiCategorical(torch.tensor(spec.choices), shape, dtype=dtype)
     low, high = (torch.tensor(bound, dtype=dtype).expand(shape).clone() for bound in (spec.low, spec.high))

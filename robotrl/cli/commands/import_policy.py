@@ -20,7 +20,7 @@ from robotrl.registry import make_sim, sim_options
 
 @dataclass(frozen=True)
 class Args:
-    """Import a published vision-language-action policy with strict checks, and store it as a checkpoint.
+    """Import a policy of another library with strict checks, and store it as a checkpoint.
 
     Use the checkpoint with `robotrl train PRESET --init-from OUT` or `robotrl eval OUT`. Without `--check-data` the
     import is unverified: names, shapes, tokenizer and statistics match, but the policy's actions were not compared.
@@ -37,14 +37,17 @@ class Args:
     robotrl import openpi DIR --vlm VLM --key ASSET --sim mujoco/tabletop --cameras base_0_rgb=image_flat_near --out pi0
 
     robotrl import vlm DIR --sim mujoco/tabletop --sim.image flat_near --sim.image-size 512 --out vlm
+
+    robotrl import sb3 model.zip --sim mujoco/hopper --out hopper
     """
 
     layout: Annotated[Layout, tyro.conf.Positional, tyro.conf.arg(metavar="LAYOUT")]
     """Layout of the directory: openvla, openvla-oft, lerobot (SmolVLA, pi0) or openpi (pi0); vlm or vlm-oft is a
-    vision-language model in the transformers layout, to be trained to output actions."""
+    vision-language model in the transformers layout, to be trained to output actions; sb3 is a model
+    file of Stable-Baselines3 (PPO, A2C, SAC, TD3, DDPG with an MLP)."""
     path: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
     """The directory, or a name on the Hugging Face hub: ORGANISATION/NAME, optionally with @REVISION; default: the
-    newest."""
+    newest. sb3: the file of model.save."""
     sim: Annotated[str, tyro.conf.arg(metavar="SIM")]
     """Sim whose observations and actions the policy uses: a name from `robotrl list sims`. `--sim.FIELD VALUE`
     sets one of its options: --sim.image flat_near --sim.image-size 224."""
@@ -64,7 +67,7 @@ class Args:
     """openvla-oft, vlm, vlm-oft: width of the proprioceptive state."""
     stats: str = ""
     """vlm, vlm-oft: a dataset whose statistics normalize actions (1 to 99 % quantiles) and state; default: the action
-    bounds."""
+    bounds. sb3: statistics of VecNormalize, written by robotrl.importers.sb3.write_statistics; default: none."""
     template: str = ""
     """vlm, vlm-oft: prompt template with {picture} and {task}; default: the one of the model family."""
     check_data: Path | None = None
@@ -110,9 +113,10 @@ def main(argv: Sequence[str]) -> int:
             frames=args.frames,
             accept_data=args.accept_data,
         )
-    seen = ", ".join(f"another {key} moves it by {by:.1%}" for key, by in found.effects.pictures.items())
     print(f"{found.path}: {found.source}, {found.parameters:,} parameters, fingerprint {found.fingerprint}")
-    print(f"  {seen}, another instruction by {found.effects.words:.1%}")
+    if found.effects is not None:
+        seen = ", ".join(f"another {key} moves it by {by:.1%}" for key, by in found.effects.pictures.items())
+        print(f"  {seen}, another instruction by {found.effects.words:.1%}")
     if found.key:
         print(f"  statistics of {found.key}")
     if args.layout in BACKBONES:
