@@ -48,7 +48,7 @@ BOUND_TOLERANCE = 1e-5
 """Bounds are stored as text of eight digits."""
 
 
-class Actor(NamedTuple):
+class StoredActor(NamedTuple):
     """Network of a policy."""
 
     kind: str
@@ -203,7 +203,7 @@ class _Weights:
             )
 
 
-def _actor_of(path: Path, weights: Mapping[str, Tensor]) -> Actor:
+def _actor_of(path: Path, weights: Mapping[str, Tensor]) -> StoredActor:
     """The actor's network; its algorithm follows from the names of the weights."""
     left = _Weights(path, weights)
     if "actor.mu.weight" in weights:
@@ -211,10 +211,10 @@ def _actor_of(path: Path, weights: Mapping[str, Tensor]) -> Actor:
         hidden = left.stack("actor.latent_pi")
         mean, log_std = left.linear("actor.mu"), left.linear("actor.log_std")
         last = (torch.cat([mean[0], log_std[0]]), torch.cat([mean[1], log_std[1]]))
-        actor = Actor("squashed", [*hidden, last], None, "ReLU")
+        actor = StoredActor("squashed", [*hidden, last], None, "ReLU")
     elif "actor.mu.0.weight" in weights and "actor.log_std" not in weights:
         left.drop("critic.", "critic_target.", "actor_target.")
-        actor = Actor("deterministic", left.stack("actor.mu"), None, "ReLU")
+        actor = StoredActor("deterministic", left.stack("actor.mu"), None, "ReLU")
     elif "action_net.weight" in weights:
         left.drop("value_net.", "mlp_extractor.value_net.")
         layers = [*left.stack("mlp_extractor.policy_net"), left.linear("action_net")]
@@ -222,7 +222,7 @@ def _actor_of(path: Path, weights: Mapping[str, Tensor]) -> Actor:
         if continuous and weights["log_std"].ndim != 1:
             raise _state_dependent(path)
         log_std = left.take("log_std", 1) if continuous else None
-        actor = Actor("gaussian" if continuous else "categorical", layers, log_std, "Tanh")
+        actor = StoredActor("gaussian" if continuous else "categorical", layers, log_std, "Tanh")
     elif "actor.log_std" in weights:
         raise _state_dependent(path)
     else:
@@ -236,7 +236,7 @@ def _state_dependent(path: Path) -> DataError:
     return DataError(f"{path}: use_sde is true: expected false, state-dependent exploration is not read")
 
 
-def _activation(path: Path, data: Mapping[str, Any], actor: Actor) -> Activation:
+def _activation(path: Path, data: Mapping[str, Any], actor: StoredActor) -> Activation:
     """The activation function, after a check of the policy's other settings."""
     if data.get("use_sde"):
         raise _state_dependent(path)
@@ -254,7 +254,7 @@ def _activation(path: Path, data: Mapping[str, Any], actor: Actor) -> Activation
     return ACTIVATIONS[name]
 
 
-def _check_widths(path: Path, actor: Actor, width: int, action: Spec) -> None:
+def _check_widths(path: Path, actor: StoredActor, width: int, action: Spec) -> None:
     """Compare the network's widths with the sim's."""
     categorical = actor.kind == "categorical"
     if categorical != (action.choices is not None):
@@ -292,7 +292,7 @@ def _check_space(path: Path, data: Mapping[str, Any], action: Spec) -> None:
 # the policy
 
 
-def _converted(actor: Actor, action: Spec) -> dict[str, Tensor]:
+def _converted(actor: StoredActor, action: Spec) -> dict[str, Tensor]:
     """Weights by our names. A Gaussian's action in the sim's units becomes a normalized one, exactly."""
     layers = [(weight, bias) for weight, bias in actor.layers]
     out: dict[str, Tensor] = {}

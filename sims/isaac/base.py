@@ -122,6 +122,15 @@ class IsaacSim(ABC):
     def _counters(self) -> Tensor:
         """(N,) steps of the running episodes, writable."""
 
+    @property
+    def limit_steps(self) -> int:
+        """Time limit of an episode (`robotrl.spec.HasTimeLimit`)."""
+        return int(self.env.max_episode_length)
+
+    def elapsed_steps(self) -> Tensor:
+        """Steps (N,) int64 of each running episode, a copy."""
+        return self._counters().to(torch.int64, copy=True)
+
     @abstractmethod
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by one control step; see the subclasses."""

@@ -223,6 +223,7 @@ def test_groups_and_their_readers():
 def test_stagger_spreads_the_counters():
     sim = make(limit=8)
     sim.reset(options={"stagger": True})
+    assert sim.limit_steps == 8 and sim.elapsed_steps().tolist() == [0, 2, 4, 6]
     ended = [step.final_ids.tolist() for step in play(sim, torch.zeros(8, 4, 3))]
     assert ended == [[], [3], [], [2], [], [1], [], [0]]
 
