@@ -64,7 +64,7 @@ STUDIES = {
         60_000,
         4_000,
         64,
-        GuidanceCfg(by="expert", noise=0.2, margin=0.02, margin_hold_env_steps=10_000, margin_end_env_steps=20_000),
+        GuidanceCfg(by="expert", noise=0.2, margin_weight=0.0, action_weight=0.3, action_end_env_steps=30_000),
     ),
     "drive": Study(
         "bev/drive",
