@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.interop import remote
+from benchmarks.interop import remote, sb3
 from benchmarks.kit.figures import Figure
+from robotrl.utils.installation import install_line
 
-DESCRIPTION = "sims in other processes beside the same sims in this one: time and overhead of a step"
-PEERS: dict[str, str] = {}
+DESCRIPTION = "sims in other processes beside the same sims in this one; Stable-Baselines3 through our door"
+PEERS = {"stable_baselines3": install_line("sb3")}
 
 
 def run(quick: bool) -> dict[str, Figure]:
     """Measure all doors."""
-    return remote.figures(quick)
+    return remote.figures(quick) | sb3.figures(quick)
