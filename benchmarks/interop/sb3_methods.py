@@ -41,7 +41,7 @@ class Trainer:
         from stable_baselines3 import PPO
 
         self._rollout = setting.num_envs * setting.num_steps
-        sizes = {"n_steps": setting.num_steps, "batch_size": setting.minibatch, "n_epochs": setting.epochs}
+        sizes: Any = {"n_steps": setting.num_steps, "batch_size": setting.minibatch, "n_epochs": setting.epochs}
         self._env = env
         self._model = PPO("MlpPolicy", env, **sizes, seed=SEED, device="cpu")
 

@@ -43,7 +43,7 @@ EXTRAS = {
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
-    "interop": ("stable_baselines3", "rsl_rl", "skrl", "torchrl"),
+    "interop": ("stable_baselines3", "rsl_rl", "skrl", "torchrl", "minari", "h5py"),
     "peers": ("stable_baselines3", "rsl_rl", "skrl", "torchrl", "envpool", "highway_env"),
 }
 """Modules that must import for an extra to be usable. `mujoco.batch` needs MuJoCo 3.17 or newer."""

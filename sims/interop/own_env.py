@@ -35,6 +35,13 @@ def register_own(env: Any) -> str:
     return found
 
 
+def env_of_spaces(observations: gym.Space[Any], actions: gym.Space[Any]) -> gym.Env[Any, Any]:
+    """Make an environment that has these spaces and cannot be stepped, e.g. of a dataset without its environment."""
+    env: gym.Env[Any, Any] = gym.Env()
+    env.observation_space, env.action_space = observations, actions
+    return env
+
+
 def _maker(env: Any) -> Callable[..., gym.Env[Any, Any]]:
     if isinstance(env, gym.Env):
         try:

@@ -36,6 +36,12 @@ def space_of(spec: Spec) -> gym.spaces.Box | gym.spaces.MultiDiscrete:
     return gym.spaces.Box(low, high, shape, dtype.type)
 
 
+def spaces_of(specs: Mapping[str, Spec]) -> gym.Space[Any]:
+    """Gymnasium space of named arrays: of the array itself if there is one, else a Dict."""
+    spaces: dict[str, gym.Space[Any]] = {key: space_of(spec) for key, spec in specs.items()}
+    return next(iter(spaces.values())) if len(spaces) == 1 else gym.spaces.Dict(spaces)
+
+
 class _Pictures:
     """Camera images for `render()`, with checks of the render options."""
 
