@@ -194,6 +194,6 @@ def _span(figure: Figure | None) -> str:
     if figure is None or figure.value is None:
         return "-"
     alone = figure.runs == 1 or figure.low is None or figure.high is None
-    digits = 1 if figure.value >= 10 else 3
-    text = f"{figure.value:.{digits}f}"
-    return text if alone else f"{text} ({figure.low:.{digits}f} to {figure.high:.{digits}f})"
+    digits = 0 if figure.value >= 1000 else 1 if figure.value >= 10 else 3
+    text = f"{figure.value:,.{digits}f}"
+    return text if alone else f"{text} ({figure.low:,.{digits}f} to {figure.high:,.{digits}f})"
