@@ -50,7 +50,9 @@ def in_bash(on_path: dict[str, str], cwd: Path, *words: str) -> list[str]:
 def test_bash_completes_commands_presets_sims_and_flags(on_path, tmp_path):
     assert in_bash(on_path, tmp_path, "robotrl", "ev") == ["eval"]
     assert in_bash(on_path, tmp_path, "robotrl", "train", "") == PRESETS.names()
-    assert in_bash(on_path, tmp_path, "robotrl", "eval", "x", "--sim", "") == sorted([*SIMS.names(), "gym/"])
+    assert in_bash(on_path, tmp_path, "robotrl", "eval", "x", "--sim", "") == sorted(
+        [*SIMS.names(), "gym/", "isaac/", "remote/"]
+    )
     assert in_bash(on_path, tmp_path, "robotrl", "eval", "x", "--re") == ["--replays", "--report"]
     # bash parts a word at "="
     assert in_bash(on_path, tmp_path, "robotrl", "eval", "x", "--split", "=", "v") == ["val"]

@@ -195,7 +195,7 @@ def test_rows_are_changed_into_what_is_said_elsewhere_and_nothing_else() -> None
     sentences = ["push the red can left", "push the red can right", "lift the red can", "push the blue can left"]
     sim, obs, chunk = demonstrated(sentences, 400)
     symmetric = Symmetric(changes_of(("mirror",), sim), obs, sim.observation_spec)
-    parts = ("obs", "hidden")
+    parts = ("obs", "privileged")
     rows = {"chunk": chunk.clone(), **{f"{part}/{key}": x.clone() for key, x in obs.items() for part in parts}}
     symmetric.change(rows, torch.arange(len(chunk)), torch.Generator().manual_seed(0))
     assert torch.equal(torch.unique(rows["obs/instruction"], dim=0), torch.unique(obs["instruction"], dim=0))

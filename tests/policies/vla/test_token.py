@@ -760,7 +760,7 @@ def test_it_is_cloned_with_a_second_task_in_bfloat16(sim: Any, decoding: Any) ->
     policy = policy_on(sim, decoding=decoding)
     obs = {f"obs/{key}": x.clone() for key, x in sim.reset(0).items() if key in policy.observation_spec}
     valid = torch.ones(6, 2, dtype=torch.bool)
-    batch = {**obs, "chunk": torch.zeros(6, 2, 5), "valid": valid, "told": torch.zeros(6, 3)}
+    batch = {**obs, "chunk": torch.zeros(6, 2, 5), "valid": valid, "grounding": torch.zeros(6, 3)}
     batch |= {f"scene/{key.removeprefix('obs/')}": x for key, x in obs.items()}
     found = [BcLoss(policy, clone_loss_of(policy), BcCfg(grounding_coef=1.0, bf16=bf16), 3) for bf16 in (False, True)]
     found[1].load_state_dict(found[0].state_dict())
