@@ -46,7 +46,7 @@ class Study(NamedTuple):
     recipe: str
     """Arguments of `robotrl train`."""
     with_demos: bool
-    """Whether the learner has demonstrations of the sim's expert."""
+    """True if the learner has demonstrations of the sim's expert."""
     env_steps: int
     every_env_steps: int
     """Env steps from one evaluation to the next."""

@@ -11,6 +11,7 @@ import json
 import math
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,6 +92,12 @@ def load_sb3(path: str | Path, observation_spec: Mapping[str, Spec], action_spec
                 f"observation {key!r} is {spec.dtype}: expected arrays of numbers alone; policies with a CNN or words"
                 " are not read"
             )
+    if not stats and data.get("_last_original_obs") is not None:
+        warnings.warn(
+            f"{path} was trained through a VecNormalize, and no statistics are given: if it normalized observations,"
+            " the actions are wrong; expected --stats FILE, written by robotrl.importers.sb3.write_statistics",
+            stacklevel=2,
+        )
     _check_widths(path, actor, sum(math.prod(spec.shape) for spec in specs.values()), action_spec)
     hidden = tuple(len(bias) for _, bias in actor.layers[:-1])
     inputs = _inputs(Path(stats), specs) if stats else ()

@@ -1,4 +1,4 @@
-"""What the torch adapters share: flat observations, actions within their bounds, and returns of finished episodes."""
+"""Shared parts of the torch adapters: flat observations, actions within bounds, returns of finished episodes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "__PYVENV_LAUNCH
 
 
 class Launch(NamedTuple):
-    """How workers are started; see `RemoteCfg`."""
+    """Settings with which workers are started; see `RemoteCfg`."""
 
     name: str
     """Name of the sim, for messages."""

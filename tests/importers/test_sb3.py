@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import robotrl
 from robotrl.cli.main import main
@@ -178,6 +179,19 @@ def test_arrays_of_a_dict_space_and_statistics(tmp_path: Path) -> None:
     with torch.no_grad():
         found = policy.act({key: torch.from_numpy(value) for key, value in rows.items()}, mode="mean").chunk[:, 0]
     assert np.abs(found.numpy() - model.predict(rows, deterministic=True)[0]).max() < 1e-6
+
+
+def test_statistics_that_were_left_out_are_asked_for(tmp_path: Path) -> None:
+    """Without them every action is another one, and nothing else in the file would tell."""
+    for normalizes in (False, True):
+        env: Any = DummyVecEnv([Plain])
+        env = VecNormalize(env) if normalizes else env
+        model = PPO("MlpPolicy", env, n_steps=4, batch_size=4, device="cpu").learn(4)
+        model.save(tmp_path / "model.zip")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            load_sb3(tmp_path / "model.zip", OBS, ACTION)
+        assert ["VecNormalize" in str(one.message) for one in caught] == [True] * normalizes
 
 
 def test_from_the_model_to_the_robot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
