@@ -38,8 +38,6 @@ from robotrl.spec.geometry import HasGeometry
 from robotrl.spec.vehicle import HasTimeToCollision, HasVehicleObs
 
 Arrays = dict[str, NDArray[Any]]
-OWN_INFO = ("state_id", "success")
-"""Arrays of `Step.info` that are not extra: the trainer knows the starts, and success is always there."""
 STAYS: dict[type[Any], str] = {
     HasTrace: "recordings of drives do not travel between processes",
     HasGeometry: "shapes of bodies do not travel between processes",
@@ -121,7 +119,8 @@ class ServedSim:
     def step(self, actions: NDArray[Any]) -> tuple[Any, ...]:
         """Advance all envs; see `worker.py`."""
         out = self._sim.step(torch.from_numpy(actions))
-        info: dict[str, Any] = arrays(out.info)
+        # the trainer knows the starts
+        info: dict[str, Any] = arrays({key: value for key, value in out.info.items() if key in self.info_spec})
         if len(out.final_ids):
             info["final_obs"] = arrays(out.final_obs)
         return arrays(out.obs), numpy(out.reward), numpy(out.terminated), numpy(out.truncated), info

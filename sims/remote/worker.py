@@ -18,8 +18,8 @@ The environment is any object with
                         episodes in all envs; `seed` is an int or None. With `final_obs = True`, info["final_obs"] has
                         the last observations of the episodes that ended, (n, ...) or only their rows.
 
-and may have `control_dt_s`, `info_spec` {name: dtype} (of `info`; "success" is a bool), `close()`, and the methods and
-constants named in `METHODS` and `CONSTANTS`; `single_start = False` if `start` takes all envs alone. An environment
+and may have `control_dt_s`, `info_spec` {name: dtype} (of all of `info`; "success" is a bool), `close()`, and methods
+and constants named in `METHODS` and `CONSTANTS`; `single_start = False` if `start` takes all envs alone. An environment
 that wants a new process raises SystemExit.
 """
 
@@ -265,6 +265,7 @@ class Server:
         self.banks = [{key: view("obs%d/%s" % (bank, key)) for key in keys} for bank in (0, 1)]
         self.final = {key: view("final/" + key) for key in keys}
         self.info = {key: view("info/" + key) for key in said["info_spec"]}
+        self.known_info = {*self.info, "final_obs"}
         self.labels = {key: "observation " + repr(key) for key in keys}
         self.experts: list[Any] = []
         self.generation, self.taken = -1, 0
@@ -283,6 +284,9 @@ class Server:
             found = "a tuple of %d" % len(out) if isinstance(out, tuple) else type(out).__name__
             raise Fault("gave %s: expected obs, reward, terminated, truncated, info" % found)
         obs, reward, terminated, truncated, info = out
+        if info.keys() - self.known_info:
+            named = sorted(map(str, info.keys() - self.known_info))
+            raise Fault("gave info %s, which info_spec lacks: expected e.g. info_spec = {'success': 'bool'}" % named)
         self._put("reward", self.reward, reward)
         self._put("terminated", self.terminated, terminated)
         self._put("truncated", self.truncated, truncated)

@@ -92,6 +92,8 @@ class Point:
             del obs["far"]
         if self.fault == "type":
             obs["far"] = obs["far"] * 0.5
+        if self.fault == "unlisted":
+            info["solved"] = terminated
         if self.fault == "four":
             return obs, reward, terminated, info
         return obs, reward, terminated, truncated, info

@@ -269,6 +269,7 @@ def test_an_evaluation_outlives_a_lost_worker_and_counts_each_start_once() -> No
         ("missing", RemoteFault, ("'far'", "['state']")),
         ("type", RemoteFault, ("'far'", "float64", "uint8")),
         ("four", RemoteFault, ("tuple of 4", "truncated")),
+        ("unlisted", RemoteFault, ("'solved'", "info_spec")),
     ],
 )
 def test_what_an_environment_may_not_give_is_an_error_of_one_line(fault: str, error: Any, named: Any) -> None:
