@@ -2,7 +2,6 @@
 
 import random
 import re
-import time
 import warnings
 
 import numpy as np
@@ -14,6 +13,7 @@ import tests.kits.xodr_kit as kit
 from robotrl.errors import DataError, RobotrlError
 from robotrl.sims.bev.opendrive import reader
 from robotrl.sims.bev.roads.lanes import Control
+from tests.kits.call_count import calls_of
 from tests.kits.refusals import raises_naming
 
 SPIRAL = kit.tag("spiral", curvStart=0.0, curvEnd=0.05)
@@ -139,11 +139,11 @@ def test_what_is_no_xml_is_refused(text):
         kit.parse(text)
 
 
+@pytest.mark.timeout(20)
 def test_entities_are_refused_before_they_expand(tmp_path):
     layers = "".join(f'<!ENTITY a{i + 1} "{f"&a{i};" * 10}">' for i in range(9))
     bomb = f'<?xml version="1.0"?><!DOCTYPE OpenDRIVE [<!ENTITY a0 "ha">{layers}]><OpenDRIVE><b c="&a9;"/></OpenDRIVE>'
     outside = '<!DOCTYPE OpenDRIVE SYSTEM "file:///etc/hostname"><OpenDRIVE/>'
-    begun = time.process_time()
     for text in (bomb, outside, bomb.replace("<!DOCTYPE", " " * 250 + "<!DOCTYPE")):
         with pytest.raises(DataError, match="document type declaration"):
             kit.parse(text.replace('<?xml version="1.0"?>', "").lstrip() if "    " not in text else text)
@@ -151,7 +151,6 @@ def test_entities_are_refused_before_they_expand(tmp_path):
         path.write_bytes(text.encode("utf-16"))
         with pytest.raises(DataError, match="document type declaration"):
             reader.read(path)
-    assert time.process_time() - begun < 2
 
 
 def test_a_file_is_read_in_its_encoding_and_named_after_itself(tmp_path):
@@ -191,11 +190,11 @@ PLACES = [m.span(1) for m in re.finditer(r'"([^"]*)"', EVERYTHING)]
 VALUES = ["", "0", "-1", "1", "2", "9", "nan", "-inf", "1e308", "-1e9", "1e-9", "99999", "0.3", "x", "end", "true"]
 
 
+@pytest.mark.timeout(60)
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 2**32))
 def test_an_altered_file_gives_a_map_or_an_error_of_ours(seed):
     draw, text = random.Random(seed), EVERYTHING
-    begun = time.process_time()
     for _ in range(draw.randint(1, 3)):
         kind = draw.randrange(6)
         if kind == 0:
@@ -225,10 +224,9 @@ def test_an_altered_file_gives_a_map_or_an_error_of_ours(seed):
             assert all(0 <= n < len(builder.lanes) for n in lane.next)
             assert lane.control != Control.LIGHT or 0 <= lane.group < len(builder.signals)
             assert lane.control == Control.NONE or 0 < lane.stop_s < lane.length_m
-    assert time.process_time() - begun < 20
 
 
-def test_a_large_file_takes_time_in_proportion():
+def test_the_work_for_a_file_grows_in_proportion_to_it():
     def chain(count: int) -> str:
         return kit.document(
             *(
@@ -245,12 +243,11 @@ def test_a_large_file_takes_time_in_proportion():
             )
         )
 
-    def seconds(count: int) -> float:
-        text, begun = chain(count), time.process_time()
-        assert len(reader.parse(text, "test").lanes) == 2 * count
-        return time.process_time() - begun
+    def work(count: int) -> int:
+        text = chain(count)
+        return calls_of(lambda: reader.parse(text, "test"))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the ends of the chain
-        few, many = min(seconds(100) for _ in range(3)), seconds(2000)
-    assert many < 60 * few
+        assert len(reader.parse(chain(100), "test").lanes) == 200
+        assert work(1000) < 11 * work(100)
