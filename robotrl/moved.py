@@ -1,4 +1,4 @@
-"""Aliases for the module paths that the pages of version 0.1 imported; each warns and goes in version 0.3.
+"""Aliases for the module paths that the pages of versions 0.1 and 0.2 imported; each warns and goes in version 0.3.
 
 An alias is found only where nothing else has its name, so it costs nothing until it is used.
 """
@@ -35,10 +35,20 @@ MOVED = {
     "robotrl.load": "robotrl.run.policy_checkpoint",
     "robotrl.loop": "robotrl.rollout.evaluate",
     "robotrl.media": "robotrl.utils.media",
-    "robotrl.sims.bev.bank": "robotrl.sims.bev.roads.map_pool",
-    "robotrl.sims.bev.maps": "robotrl.sims.bev.roads.maps",
-    "robotrl.sims.bev.opendrive_lanes": "robotrl.sims.bev.opendrive.lanes",
-    "robotrl.sims.bev.routes": "robotrl.sims.bev.roads.routes",
+    "robotrl.sims.bev.bank": "robotrl.sims.driving.roads.map_pool",
+    "robotrl.sims.bev.captions": "robotrl.sims.driving.captions",
+    "robotrl.sims.bev.maps": "robotrl.sims.driving.roads.maps",
+    "robotrl.sims.bev.opendrive": "robotrl.sims.driving.opendrive",
+    "robotrl.sims.bev.opendrive.lanes": "robotrl.sims.driving.opendrive.lanes",
+    "robotrl.sims.bev.opendrive.reader": "robotrl.sims.driving.opendrive.reader",
+    "robotrl.sims.bev.opendrive_lanes": "robotrl.sims.driving.opendrive.lanes",
+    "robotrl.sims.bev.rewards": "robotrl.sims.driving.rewards",
+    "robotrl.sims.bev.roads": "robotrl.sims.driving.roads",
+    "robotrl.sims.bev.roads.lanes": "robotrl.sims.driving.roads.lanes",
+    "robotrl.sims.bev.roads.maps": "robotrl.sims.driving.roads.maps",
+    "robotrl.sims.bev.roads.routes": "robotrl.sims.driving.roads.routes",
+    "robotrl.sims.bev.routes": "robotrl.sims.driving.roads.routes",
+    "robotrl.sims.bev.scores": "robotrl.sims.driving.scores",
     "robotrl.sims.mujoco.peg_insert": "robotrl.sims.mujoco.manipulation.peg_insert",
     "robotrl.sims.mujoco.views": "robotrl.sims.mujoco.render.views",
     "robotrl.train": "robotrl.training",
@@ -73,7 +83,7 @@ class Finder(MetaPathFinder, Loader):
         """Spec of an alias; None for every name that is no old path."""
         if fullname not in MOVED:
             return None
-        return ModuleSpec(fullname, self, is_package=fullname == "robotrl.data")
+        return ModuleSpec(fullname, self, is_package=any(old.startswith(f"{fullname}.") for old in MOVED))
 
     def exec_module(self, module: ModuleType) -> None:
         """Import the module at its new path and take over its names."""

@@ -58,14 +58,6 @@ class EpisodeCore(Protocol):
         """Start new episodes in some envs between two steps."""
         ...
 
-    def get_state(self) -> State:
-        """Exact state as named arrays."""
-        ...
-
-    def set_state(self, state: State) -> Any:
-        """Restore exact state."""
-        ...
-
     def queue_states(self, ids: Sequence[int] | Ids) -> None:
         """Queue start ids for the next restarts."""
         ...
@@ -185,15 +177,6 @@ class CoreSim(Generic[C]):
     def restart(self, envs: Tensor) -> dict[str, Tensor]:
         """Start new episodes in the envs `envs` (n,) between two steps; returns the observations of all envs."""
         self.core.restart(envs.cpu().numpy())
-        return dict(self._obs)
-
-    def get_state(self) -> State:
-        """Exact state; see the core's `get_state`."""
-        return self.core.get_state()
-
-    def set_state(self, state: State) -> dict[str, Tensor]:
-        """Restore exact state; see the core's `set_state`."""
-        self.core.set_state(state)
         return dict(self._obs)
 
     def state_ids(self, split: Split) -> range:

@@ -83,7 +83,7 @@ def present(agents: NDArray[Any]) -> tuple[float, float]:
     Args:
         agents: (N, A) records of the sim.
     """
-    from robotrl.sims.bev import tables
+    from robotrl.sims.driving import tables
 
     kind = agents["kind"]
     # the ego, in slot 0, always counts, whatever its lane

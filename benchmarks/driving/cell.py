@@ -26,8 +26,8 @@ from robotrl.registry import PRESETS, make_sim
 from robotrl.rollout.demos import collect_demos
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import load_policy
-from robotrl.sims.bev.scores import Route, leaderboard_2_1, summary
 from robotrl.sims.bev.sim import DriveSim
+from robotrl.sims.driving.scores import Route, leaderboard_2_1, summary
 from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
 
@@ -118,7 +118,7 @@ def drive(sim: DriveSim, act: Act, episodes: int) -> dict[str, list[Route]]:
     ids = list(sim.state_ids("test")[:episodes])
     sim.queue_states(ids)
     obs = sim.reset()
-    missing, found = set(ids), {scenario.name: list[Route]() for scenario in sim.core.scenarios}
+    missing, found = set(ids), {name: list[Route]() for name in sim.scenarios}
     started = torch.ones(sim.num_envs, dtype=torch.bool)
     while missing:
         out = sim.step(act(obs, started))

@@ -80,7 +80,7 @@ def _opened(folder: Path) -> Any:
 
 
 def _xodr(folder: Path) -> Any:
-    from robotrl.sims.bev.opendrive.reader import read
+    from robotrl.sims.driving.opendrive.reader import read
 
     return read(folder / "map.xodr")
 

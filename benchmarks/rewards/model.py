@@ -11,7 +11,7 @@ from robotrl.cli.commands.clip_reward import ClipArgs
 from robotrl.cli.main import main
 from robotrl.errors import RobotrlError
 from robotrl.rewards.vlm.small_clip import SmallClipCfg
-from robotrl.sims.bev.captions import COLLISION
+from robotrl.sims.driving.captions import COLLISION
 
 CLEAR, *DANGERS = COLLISION.classes
 GOOD = CLEAR.test

@@ -25,8 +25,8 @@ from robotrl.rewards.lord import LordCfg
 from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.rewards.threshold import ThresholdCfg
 from robotrl.rewards.vlm.synthesis import MAX_HEADING_RAD, MAX_OFFSET_M
-from robotrl.sims.bev.render.vectors import SCALARS
-from robotrl.sims.bev.sim import VEHICLE
+from robotrl.sims.driving.render.vectors import SCALARS
+from robotrl.sims.driving.sim import VEHICLE
 
 ENV_STEPS, EPISODES = 2_000_000, 384
 MAX_SPEED_MPS = 10.0

@@ -30,7 +30,7 @@ from robotrl.report.server import PageServer
 from robotrl.rollout.evaluate import ExpertActor, evaluate
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
-from robotrl.sims.bev import tables
+from robotrl.sims.driving import tables
 from robotrl.spec import HasScenarios, HasTrace, visible
 from robotrl.spec.drive_trace import EVENTS, KINDS, REMARKS
 from robotrl.transforms import TransformGroup, bounds_to_unit, inverse

@@ -18,7 +18,7 @@ from benchmarks.bev.start import Start, start
 from benchmarks.kit.figures import Figure, Paired, have
 from benchmarks.kit.spinner import beside_busy_core, busy_core
 from robotrl.errors import RobotrlError
-from robotrl.sims.bev import tables
+from robotrl.sims.driving import tables
 from tests.kits.paths_kit import ROOT
 
 EXPECTED = {

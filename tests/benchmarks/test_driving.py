@@ -14,8 +14,8 @@ from benchmarks.driving import cell as driving_cell
 from benchmarks.driving.bench import MINIBATCHES, PLANNERS, REWARDS, study_name
 from robotrl import config as configs
 from robotrl.errors import ConfigError
-from robotrl.sims.bev.scores import Route
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS
+from robotrl.sims.driving.scores import Route
 from tests.kits.refusals import raises_naming
 
 

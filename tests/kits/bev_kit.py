@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 import robotrl
-from robotrl.sims.bev import tables
-from robotrl.sims.bev.roads import procedural
-from robotrl.sims.bev.roads.lanes import RoadBuilder
+from robotrl.sims.bev import procedural
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.roads.lanes import RoadBuilder
 
 Array = NDArray[Any]
 EGO_HALF_M = 4.7 / 2

@@ -8,8 +8,8 @@ from robotrl.rewards.vlm.actions import action_topics
 from robotrl.rewards.vlm.encoder import ImageTextEncoder, Preprocessing
 from robotrl.rewards.vlm.small_clip import MEAN, STD, SmallClip, SmallClipCfg, new_model, save_small_clip
 from robotrl.rewards.vlm.words import WholeWordTokenizer
-from robotrl.sims.bev.action_captions import ACTIONS
-from robotrl.sims.bev.captions import TOPICS
+from robotrl.sims.driving.action_captions import ACTIONS
+from robotrl.sims.driving.captions import TOPICS
 
 CFG = SmallClipCfg(image_pixels=32, width=4, embedding=16)
 GOOD = ("the road is clear and safe", "there is no danger")

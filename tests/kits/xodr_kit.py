@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from robotrl.sims.bev.opendrive import reader
-from robotrl.sims.bev.opendrive.geometry import Line, Piece, poses
-from robotrl.sims.bev.roads.lanes import RoadBuilder
+from robotrl.sims.driving.opendrive import reader
+from robotrl.sims.driving.opendrive.geometry import Line, Piece, poses
+from robotrl.sims.driving.roads.lanes import RoadBuilder
 
 WIDTH = 3.5
 

@@ -21,7 +21,7 @@ def test_contracts_and_pure_functions_always_run():
 
 def test_a_changed_module_adds_the_tests_of_its_folder():
     assert {"tests/replay/test_buffer.py", "tests/replay/test_disk.py"} <= of("robotrl/replay/buffer.py")
-    assert "tests/sims/bev/test_traffic.py" in of("sims/bev/traffic/driver.py")
+    assert "tests/sims/bev/test_traffic.py" in of("sims/bev/traffic/step.py")
     assert "tests/sims/mujoco/test_mujoco.py" in of("sims/mujoco/engine/core.py")
     assert "tests/training/test_train.py" in of("robotrl/training.py")
     assert "tests/run/test_renamed_fields.py" in of("robotrl/config.py")

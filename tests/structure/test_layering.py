@@ -25,6 +25,7 @@ SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_sta
 SHARED_BY_SIMS |= {"sims.expert_state"}
 """A Gymnasium env of any sim, starts, bounds of actions, cores as torch sims: shared by the adapters."""
 
+DRIVING_WORLDS = ("sims.bev", "sims.carla")
 # Folder (the longest match wins) to the folders that it may import. "" is robotrl/__init__.
 MAY_IMPORT = {
     **dict.fromkeys(BASE, BASE),
@@ -49,6 +50,8 @@ MAY_IMPORT = {
     # its base may be a policy of any kind
     "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},
     "sims": {"spec", "transforms", "errors", "fn", "utils", *SHARED_BY_SIMS},
+    # lanes, routes, rasters and scores: driving worlds share them, and never import each other
+    **{world: {"spec", "errors", "fn", "utils", *SHARED_BY_SIMS, "sims.driving"} for world in DRIVING_WORLDS},
     # registers every sim of the registry with Gymnasium
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry", "utils.installation"},
     # makes the sim that another process serves

@@ -31,7 +31,6 @@ REPLACED = {
     "in_full": "to_float32",
     "is_heard": "has_hooks",
     "judged": "q_pi, verdict, has_success",
-    "KeepingCore": "FinalStateCore",
     "last_of": "last_index",
     "Lexicon": "Vocabulary",
     "lexicon": "vocab",

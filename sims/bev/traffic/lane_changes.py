@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from robotrl.sims.bev.backends.jit import kernel
-from robotrl.sims.bev.traffic.following import ACCEL, KEY, VIEW_M, choose_next, first_after, idm
-from robotrl.sims.bev.world import Maps, WorldState
+from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.traffic.following import ACCEL, KEY, VIEW_M, choose_next, first_after, idm
+from robotrl.sims.driving.world import Maps, WorldState
 
 POLITENESS, GAIN, SAFE_BRAKE = 0.2, 0.15, 2.5
 """MOBIL parameters: politeness factor, gain threshold, and largest deceleration imposed on the follower, m/s^2."""
@@ -18,8 +18,6 @@ SIDEWAYS_MPS = 1.2
 """Lateral speed of a lane change."""
 UNDERWAY_MPS = 3.0
 """Speed below which the lateral speed decreases in proportion, since a car cannot move sideways."""
-PULL_OUT_M = 8.0
-"""Additional gap to an obstacle on a lane with a neighbour, enough to pull out."""
 
 
 @kernel

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from robotrl.sims.bev import tables
-from robotrl.sims.bev.backends.jit import kernel
-from robotrl.sims.bev.geometry import uniform
-from robotrl.sims.bev.traffic.right_of_way import NOTICE_M
-from robotrl.sims.bev.world import Maps, WorldState
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.geometry import uniform
+from robotrl.sims.driving.traffic.right_of_way import NOTICE_M
+from robotrl.sims.driving.world import Maps, WorldState
 
 OCCLUDED = 2
 """Event in which a pedestrian runs into the street: `scenarios.ScenarioEvent.OCCLUDED_PEDESTRIAN`."""

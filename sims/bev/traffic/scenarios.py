@@ -6,13 +6,13 @@ import math
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from robotrl.sims.bev import tables
-from robotrl.sims.bev.backends.jit import kernel
-from robotrl.sims.bev.geometry import boxes_overlap, uniform
-from robotrl.sims.bev.traffic.ego import locate, on_road
-from robotrl.sims.bev.traffic.following import choose_next, pose
 from robotrl.sims.bev.traffic.lane_changes import HOLD_S
-from robotrl.sims.bev.world import Maps, WorldState
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.geometry import boxes_overlap, uniform
+from robotrl.sims.driving.traffic.ego import locate, on_road
+from robotrl.sims.driving.traffic.following import choose_next, pose
+from robotrl.sims.driving.world import Maps, WorldState
 
 
 class ScenarioEvent(IntEnum):

@@ -8,22 +8,30 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from robotrl.sims.bev import tables
-from robotrl.sims.bev.backends.jit import kernel
-from robotrl.sims.bev.geometry import uniform
-from robotrl.sims.bev.traffic.following import VIEW_M, choose_next, halt, idm, leader, pose, wanted_speed
 from robotrl.sims.bev.traffic.lane_changes import (
     CHANGE_EVERY,
     HOLD_S,
-    PULL_OUT_M,
     SIDEWAYS_MPS,
     UNDERWAY_MPS,
     can_pull_out,
     consider_change,
 )
 from robotrl.sims.bev.traffic.pedestrians import is_crossed, runs_into_street, stroll
-from robotrl.sims.bev.traffic.right_of_way import barrier, merging, parting
-from robotrl.sims.bev.world import Maps, WorldState
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.geometry import uniform
+from robotrl.sims.driving.traffic.following import (
+    PULL_OUT_M,
+    VIEW_M,
+    choose_next,
+    halt,
+    idm,
+    leader,
+    pose,
+    wanted_speed,
+)
+from robotrl.sims.driving.traffic.right_of_way import barrier, merging, parting
+from robotrl.sims.driving.world import Maps, WorldState
 
 
 @kernel

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.sims.core_sim import CoreExpert, CoreSim, TensorExpert
+from robotrl.sims.core_sim import CoreExpert, CoreSim, State, TensorExpert
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.render.cameras import Cameras, Renderer
 from robotrl.sims.mujoco.render.geometry import SceneGeometry, body_names, tracked_body
@@ -63,6 +63,15 @@ class MujocoSim(CoreSim[MujocoCore]):
     def elapsed_steps(self) -> Tensor:
         """Steps (N,) int64 of each running episode."""
         return torch.from_numpy(self.core.steps.astype(np.int64))
+
+    def get_state(self) -> State:
+        """Exact state; see the core's `get_state`."""
+        return self.core.get_state()
+
+    def set_state(self, state: State) -> dict[str, Tensor]:
+        """Restore exact state; see the core's `set_state`."""
+        self.core.set_state(state)
+        return dict(self._obs)
 
     def get_params(self) -> dict[str, NDArray[np.float64]]:
         """Current multipliers (N,) by parameter name."""

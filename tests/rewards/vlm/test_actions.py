@@ -23,8 +23,8 @@ from robotrl.rewards.vlm.actions import (
     sentences,
 )
 from robotrl.rewards.vlm.scenes import CaptionedFrames
-from robotrl.sims.bev.action_captions import ACTIONS
-from robotrl.sims.bev.captions import TOPICS
+from robotrl.sims.driving.action_captions import ACTIONS
+from robotrl.sims.driving.captions import TOPICS
 from robotrl.spec.captions import UNCLEAR
 from tests.kits.refusals import raises_naming
 from tests.kits.small_clip import stored_clip

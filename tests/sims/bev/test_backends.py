@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 import robotrl
 from robotrl.errors import ConfigError
-from robotrl.sims.bev import rewards, tables
+from robotrl.sims.bev import kernels
 from robotrl.sims.bev import sim as sim_module
-from robotrl.sims.bev.backends import kernels
-from robotrl.sims.bev.backends.backend import Threads, put
-from robotrl.sims.bev.backends.cuda import launcher
-from robotrl.sims.bev.plan import actions_of
-from robotrl.sims.bev.render import raster
-from robotrl.sims.bev.render import vectors as observe
+from robotrl.sims.driving import kernels as shared
+from robotrl.sims.driving import rewards, tables
+from robotrl.sims.driving.backends.backend import Threads, put
+from robotrl.sims.driving.backends.cuda import launcher
+from robotrl.sims.driving.plan import actions_of
+from robotrl.sims.driving.render import raster
+from robotrl.sims.driving.render import vectors as observe
 
 SIM = "bev/drive"
 
@@ -144,9 +145,9 @@ def arguments() -> list[tuple[Any, tuple[Any, ...]]]:
     return [
         (kernels.step_range, (maps, world, core.rules, vectors, np.zeros((2, 2), np.float32), *outcome)),
         (kernels.begin, (maps, world, ids, ids, ids, ids, ids, 800)),
-        (kernels.settle_range, (maps, world)),
-        (kernels.observe_envs, (maps, world, core.rules, vectors, ids)),
-        (kernels.draw_envs, (maps, world, views, raster.channel_table(), ids)),
+        (shared.settle_range, (maps, world)),
+        (shared.observe_envs, (maps, world, core.rules, vectors, ids)),
+        (shared.draw_envs, (maps, world, views, raster.channel_table(), ids)),
     ]
 
 

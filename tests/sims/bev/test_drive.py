@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from robotrl.sims.bev import tables
-from robotrl.sims.bev.geometry import BRAKE_MPS2
-from robotrl.sims.bev.rewards import RewardCfg
-from robotrl.sims.bev.roads import procedural
-from robotrl.sims.bev.roads.lanes import Control, RoadBuilder
-from robotrl.sims.bev.scores import Route, leaderboard_2_0
+from robotrl.sims.bev import procedural
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.geometry import BRAKE_MPS2
+from robotrl.sims.driving.rewards import RewardCfg
+from robotrl.sims.driving.roads.lanes import Control, RoadBuilder
+from robotrl.sims.driving.scores import Route, leaderboard_2_0
 from robotrl.spec import Step
 from tests.kits.bev_kit import EGO_HALF_M, Array, Scene, drive, make, on_roads, pose_on, route_of
 
@@ -847,9 +847,9 @@ def test_pictures_of_envs_that_are_not_there_are_refused() -> None:
 def test_wide_lanes_are_drawn_whole() -> None:
     done = in_a_process_of_its_own(
         "import numpy as np\n"
-        "from robotrl.sims.bev import tables\n"
-        "from robotrl.sims.bev.roads import maps\n"
-        "from robotrl.sims.bev.roads.lanes import RoadBuilder\n"
+        "from robotrl.sims.driving import tables\n"
+        "from robotrl.sims.driving.roads import maps\n"
+        "from robotrl.sims.driving.roads.lanes import RoadBuilder\n"
         "builder = RoadBuilder('wide')\n"
         "lane = builder.lane(np.array([[0.0, 0.0], [60.0, 0.0]]), 10.0, width_m=30.0)\n"
         "builder.route((lane,))\n"

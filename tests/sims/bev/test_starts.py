@@ -15,13 +15,13 @@ import torch
 
 from robotrl.errors import ConfigError, RobotrlError
 from robotrl.sims import starts
-from robotrl.sims.bev import tables
+from robotrl.sims.bev import procedural
 from robotrl.sims.bev.core import LAYOUTS, map_keys
-from robotrl.sims.bev.geometry import BRAKE_MPS2
-from robotrl.sims.bev.render import raster
-from robotrl.sims.bev.rewards import RewardCfg
-from robotrl.sims.bev.roads import procedural
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS, ScenarioEvent
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.geometry import BRAKE_MPS2
+from robotrl.sims.driving.render import raster
+from robotrl.sims.driving.rewards import RewardCfg
 from tests.kits.bev_kit import Array, drivable, make, overlapping
 
 STARTS = 10_000

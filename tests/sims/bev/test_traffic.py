@@ -12,12 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robotrl.sims.bev import tables
-from robotrl.sims.bev.roads import procedural
-from robotrl.sims.bev.roads.lanes import Control, RoadBuilder
-from robotrl.sims.bev.traffic.following import ACCEL, BRAKE, GAP_M, HARDEST, idm
+from robotrl.sims.bev import procedural
 from robotrl.sims.bev.traffic.lane_changes import HOLD_S, SIDEWAYS_MPS
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.roads.lanes import Control, RoadBuilder
+from robotrl.sims.driving.traffic.following import ACCEL, BRAKE, GAP_M, HARDEST, idm
 from tests.kits.bev_kit import Array, Scene, drivable, drive, lanes_of, make, on_roads, overlapping
 
 DT_S = 0.1

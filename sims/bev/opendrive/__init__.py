@@ -1,5 +1,0 @@
-"""OpenDRIVE (.xodr) files as road networks."""
-
-from robotrl.sims.bev.opendrive.reader import parse, read
-
-__all__ = ["parse", "read"]

@@ -1,0 +1,1 @@
+"""Lanes, routes, observations, rasters and scores that all driving worlds share."""

@@ -1,0 +1,94 @@
+"""Reads road networks from OpenDRIVE files (.xodr, ASAM OpenDRIVE 1.4 to 1.7).
+
+Written from the public standard. Conversion rules:
+
+- Every lane section of every driving lane becomes one lane of the builder, in driving direction. Driving lanes have the
+  types driving, bidirectional (driven in the direction of its side only), entry, exit, onRamp, offRamp, connectingRamp,
+  slipLane and the older mwyEntry and mwyExit. All other lanes, and lanes that are nowhere 1 m wide, only take up space.
+  A lane's width is the mean along its section.
+- A lane follows another if either of them, their roads, or a junction links them. Lanes on roads of a junction are
+  junction lanes; they count as turns if their road turns by more than 30 degrees.
+- Lane changes are allowed by the road mark over the greater part of the section: by its laneChange, or else by its type
+  (broken or none: allowed). Without a mark they are allowed.
+- The speed limit is the one at the middle of a section: the lane's, else the road's, else in a junction the lowest of
+  the joined lanes, else 50 km/h.
+- Left-hand traffic is mirrored (y is negated) to right-hand traffic.
+- Signals and crosswalks: see `signals` and `crosswalks`.
+- Height, superelevation, surfaces, railways and all other objects are ignored: roads on different levels overlap.
+
+Missing or unusable required elements raise an error that names the road and the field. Dangling lane links, common in
+files from older tools, are dropped, and one warning counts them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from robotrl.errors import DataError
+from robotrl.sims.driving.opendrive.crosswalks import add_crosswalks
+from robotrl.sims.driving.opendrive.lanes import Network, add_lanes, driving, limit_junctions, link_lanes
+from robotrl.sims.driving.opendrive.roads import roads
+from robotrl.sims.driving.opendrive.signals import add_signals
+from robotrl.sims.driving.opendrive.xml import shown, tree
+from robotrl.sims.driving.roads.lanes import RoadBuilder
+from robotrl.utils.files import read_plain
+
+
+def read(source: Path | str, name: str | None = None) -> RoadBuilder:
+    """Read the road network of a file, without routes (`routes.pick_routes` adds some).
+
+    Args:
+        source: path of the .xodr file.
+        name: name of the map; by default the file name without its suffix.
+
+    Raises:
+        DataError: the file cannot be read, or is no usable OpenDRIVE file.
+    """
+    path = Path(source)
+    try:
+        content = read_plain(path, "it")
+    except (OSError, DataError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path}: cannot be read ({reason}): expected an OpenDRIVE file") from None
+    return _network(content, str(path), path.stem if name is None else name)
+
+
+def parse(text: str, name: str) -> RoadBuilder:
+    """Read the road network from a file's text; see `read`.
+
+    Raises:
+        DataError: see `read`.
+    """
+    return _network(text, name, name)
+
+
+def _network(content: bytes | str, source: str, name: str) -> RoadBuilder:
+    root = tree(content, source)
+    if root.tag != "OpenDRIVE":
+        raise DataError(f"{source}: its root element is <{root.tag}>: expected <OpenDRIVE>")
+    header = root.find("header")
+    if header is not None and header.get("revMajor", "1") != "1":
+        raise DataError(f"{source}: <header> revMajor is {shown(header.get('revMajor'))}: expected '1'")
+    # valid numbers may still overflow in a polynomial; non-finite results are refused later
+    with np.errstate(all="ignore"):
+        found = roads(root, source)
+        hands = {road.left_hand: road for road in found.values() if any(map(any, map(driving, road.sides.values())))}
+        if not hands:
+            raise DataError(f"{source}: has {len(found)} roads, none with a driving lane: expected one or more")
+        if len(hands) > 1:
+            raise DataError(
+                f"{hands[True].where}: <road> rule is 'LHT', that of road {shown(hands[False].id)} 'RHT': expected one"
+                " rule for all"
+            )
+        net = Network(source, root, found, True in hands, RoadBuilder(name))
+        add_lanes(net)
+        if not net.strips:
+            raise DataError(f"{source}: no driving lane is 0.05 m long and 1 m wide: expected one or more")
+        link_lanes(net)
+        limit_junctions(net)
+        add_signals(net)
+        add_crosswalks(net)
+    net.notes.warn(source)
+    return net.builder

@@ -1,0 +1,442 @@
+"""Converts a `RoadBuilder` to a `RoadMap`: conflicts, routes, drawn surface, and grid of nearest lane segments."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robotrl.errors import ConfigError
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.roads.lanes import (
+    CLEARANCE_M,
+    NONE,
+    SPACING_M,
+    Control,
+    Points,
+    RoadBuilder,
+    RouteChoice,
+    headings,
+    resampled,
+)
+
+Records = NDArray[Any]
+
+CELL_M = 0.5
+"""Cell size of the drawn surface."""
+MARGIN_M = 8.0
+"""Margin of the drawn surface around the lanes."""
+SHOULDER_M = 1.5
+CHANGE_M = 30.0
+"""Length of a lane change on a route."""
+NEAREST = 16
+"""Number of segments listed in each grid cell."""
+GRID_M = 16.0
+SEGMENT_M = 8.0
+MAX_SUCCESSORS = 6
+MAX_TILE_CELLS = 1 << 28
+"""Maximum size of the drawn surface, cells (1 byte each): 8 km by 8 km."""
+
+
+class RoadMap(NamedTuple):
+    """A finished map; references between its records are relative to the map's own arrays."""
+
+    name: str
+    lanes: Records
+    points: Records
+    conflicts: Records
+    crossings: Records
+    walks: Records
+    signals: Records
+    entries: NDArray[np.int32]
+    parked: Records
+    routes: Records
+    route_points: Records
+    tile: NDArray[np.uint8]
+    """(rows, columns) surface bits; rows along y."""
+    origin: tuple[float, float]
+    """x, y of the corner of the first cell, m."""
+    segments: Records
+    nearest: NDArray[np.int32]
+    """(grid rows, grid columns, NEAREST) indices of nearby segments; -1 if there are fewer."""
+
+
+def finish(builder: RoadBuilder) -> RoadMap:
+    """Build the map from lanes and their relations.
+
+    Raises:
+        ConfigError: no lane, no route, more successors than a lane may have, or a surface too large to draw.
+    """
+    if not builder.lanes:
+        raise ConfigError(f"map {builder.name!r} has no lanes: expected one or more")
+    if not builder.routes:
+        raise ConfigError(f"map {builder.name!r} has no routes: expected one or more")
+    lanes = np.zeros(len(builder.lanes), tables.LANE)
+    centers = [lane.points for lane in builder.lanes]
+    points = np.concatenate([_poses(center) for center in centers])
+    leads_in = {n for lane in builder.lanes for n in lane.next}
+    first = junctions = 0
+    for i, (lane, center) in enumerate(zip(builder.lanes, centers, strict=True)):
+        if len(lane.next) > MAX_SUCCESSORS:
+            raise ConfigError(
+                f"map {builder.name!r}, lane {i} leads into {len(lane.next)} lanes: expected {MAX_SUCCESSORS} or fewer"
+            )
+        row = lanes[i]
+        row["first"], row["count"] = first, len(center)
+        row["length"], row["spacing"] = lane.length_m, lane.length_m / (len(center) - 1)
+        row["per_m"] = (len(center) - 1) / lane.length_m
+        row["speed"], row["width"] = lane.speed_mps, lane.width_m
+        row["left"], row["right"] = lane.left, lane.right
+        row["next"] = [*lane.next, *[NONE] * (MAX_SUCCESSORS - len(lane.next))]
+        row["nexts"] = len(lane.next)
+        row["stop"], row["control"], row["group"] = lane.stop_s, lane.control, lane.group
+        row["junction"] = junctions if lane.junction else NONE
+        # a lane that starts beside a continuing lane is no entry to the map
+        beside = [n for n in (lane.left, lane.right) if n != NONE]
+        row["entry"] = int(i not in leads_in and not lane.junction and not any(n in leads_in for n in beside))
+        junctions += lane.junction
+        first += len(center)
+    _part(builder, lanes, centers)
+    conflicts = _conflicts(builder, lanes, centers)
+    crossings = _crossings(builder, lanes, centers)
+    routes, route_points = _routes(builder, lanes, centers)
+    tile, origin = _surface(builder, lanes, points)
+    segments, nearest = _segments(lanes, points, tile.shape, origin)
+    signals = np.zeros(len(builder.signals), tables.SIGNAL)
+    for row, signal in zip(signals, builder.signals, strict=True):
+        row["start"], row["green"], row["yellow"], row["cycle"] = *signal, builder.cycle_s
+    walks = np.zeros(len(builder.crosswalks), tables.WALK)
+    for row, walk in zip(walks, builder.crosswalks, strict=True):
+        (row["x0"], row["y0"]), (row["x1"], row["y1"]), row["width"] = walk
+    parked = np.zeros(len(builder.parked), tables.PARKED)
+    for row, box in zip(parked, builder.parked, strict=True):
+        row["x"], row["y"], row["length"], row["width"] = box.x, box.y, box.length_m, box.width_m
+        row["cos"], row["sin"] = math.cos(box.yaw), math.sin(box.yaw)
+    return RoadMap(
+        name=builder.name,
+        lanes=lanes,
+        points=points,
+        conflicts=conflicts,
+        crossings=crossings,
+        walks=walks,
+        signals=signals,
+        entries=np.flatnonzero(lanes["entry"]).astype(np.int32),
+        parked=parked,
+        routes=routes,
+        route_points=route_points,
+        tile=tile,
+        origin=origin,
+        segments=segments,
+        nearest=nearest,
+    )
+
+
+def _poses(center: Points) -> Records:
+    yaw = headings(center)
+    out = np.zeros(len(center), tables.POINT)
+    out["x"], out["y"] = center.T
+    out["cos"], out["sin"] = np.cos(yaw), np.sin(yaw)
+    return out
+
+
+# conflicts
+
+
+def _part(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> None:
+    """Compute how far lanes that leave the same lane into a junction run together."""
+    lanes["origin"] = NONE
+    for i, lane in enumerate(builder.lanes):
+        ways = [n for n in lane.next if builder.lanes[n].junction]
+        for n in ways:
+            lanes[n]["origin"] = i
+            for other in ways:
+                if other != n:
+                    apart = np.linalg.norm(centers[n][:, None] - centers[other][None], axis=2).min(1) > CLEARANCE_M
+                    first = int(apart.argmax()) if apart.any() else len(apart) - 1
+                    lanes[n]["part"] = max(lanes[n]["part"], first * lanes[n]["spacing"])
+
+
+def _rank(builder: RoadBuilder, origin: dict[int, int], lane: int) -> tuple[int, int, int]:
+    """Right-of-way rank: the higher one yields. Ordered by stop sign, then yield sign, then turn direction."""
+    approach = builder.lanes[origin[lane]] if lane in origin else None
+    control = approach.control if approach is not None else Control.NONE
+    signs = {Control.STOP: 2, Control.YIELD: 1}
+    return signs.get(control, 0), int(builder.lanes[lane].turn), lane
+
+
+def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> Records:
+    inside = [i for i, lane in enumerate(builder.lanes) if lane.junction]
+    origin = {n: i for i, lane in enumerate(builder.lanes) for n in lane.next}
+    found: dict[int, list[tuple[Any, ...]]] = {i: [] for i in inside}
+    low = np.array([centers[i].min(0) - CLEARANCE_M for i in inside]).reshape(-1, 2)
+    high = np.array([centers[i].max(0) for i in inside]).reshape(-1, 2)
+    meet = (low[:, None] <= high[None]).all(2)
+    for row, column in np.argwhere(np.triu(meet & meet.T, 1)):
+        a, b = inside[row], inside[column]
+        if origin.get(a, NONE) == origin.get(b, -2):
+            continue  # diverging lanes from one origin: the order on the origin decides
+        near = np.linalg.norm(centers[a][:, None] - centers[b][None], axis=2) < CLEARANCE_M
+        if not near.any():
+            continue
+        at_a, at_b = np.flatnonzero(near.any(1)), np.flatnonzero(near.any(0))
+        spans = [
+            (float(at[0] * lanes[i]["spacing"]), float(at[-1] * lanes[i]["spacing"]))
+            for i, at in ((a, at_a), (b, at_b))
+        ]
+        merges = int(bool(set(builder.lanes[a].next) & set(builder.lanes[b].next)))
+        later = _rank(builder, origin, a) > _rank(builder, origin, b)
+        found[a].append((*spans[0], b, *spans[1], int(later), merges))
+        found[b].append((*spans[1], a, *spans[0], int(not later), merges))
+    rows: list[tuple[Any, ...]] = []
+    for i in inside:
+        lanes[i]["conflict"], lanes[i]["conflicts"] = len(rows), len(found[i])
+        rows += sorted(found[i])
+    return np.array(rows, tables.CONFLICT) if rows else np.zeros(0, tables.CONFLICT)
+
+
+def _crossings(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> Records:
+    rows: list[tuple[Any, ...]] = []
+    ends = np.array([(walk.start, walk.end) for walk in builder.crosswalks]).reshape(-1, 2, 2)
+    wide = np.array([walk.width_m for walk in builder.crosswalks])[:, None]
+    low, high = ends.min(1) - wide, ends.max(1) + wide
+    for i, center in enumerate(centers):
+        lanes[i]["crossing"] = len(rows)
+        for number in np.flatnonzero((low <= center.max(0)).all(1) & (high >= center.min(0)).all(1)):
+            walk = builder.crosswalks[number]
+            start, end = np.array(walk.start), np.array(walk.end)
+            length = float(np.linalg.norm(end - start))
+            along = (end - start) / length
+            rel = center - start
+            u, w = rel @ along, np.abs(rel @ np.array([-along[1], along[0]]))
+            # tolerance: up to half a metre beyond the strip's edge counts as on the crosswalk
+            over = np.flatnonzero((u > 0) & (u < length) & (w <= walk.width_m / 2 + 0.5))
+            if len(over):
+                spacing = float(lanes[i]["spacing"])
+                rows.append((number, over[0] * spacing, over[-1] * spacing))
+        lanes[i]["crossings"] = len(rows) - lanes[i]["crossing"]
+    return np.array(rows, tables.CROSSING) if rows else np.zeros(0, tables.CROSSING)
+
+
+# routes
+
+
+def _at(center: Points, s: NDArray[np.float64], length: float) -> Points:
+    along = np.linspace(0.0, length, len(center))
+    return np.stack([np.interp(s, along, center[:, 0]), np.interp(s, along, center[:, 1])], axis=1)
+
+
+class _Piece(NamedTuple):
+    points: Points
+    lane: NDArray[np.int64]
+    s: NDArray[np.float64]
+
+
+def _route_line(builder: RoadBuilder, centers: list[Points], choice: RouteChoice) -> _Piece:
+    """Dense points of a route with lane and position of each; neighbouring lanes are joined by a lane change."""
+    pieces: list[_Piece] = []
+    start = choice.start_s
+    for k, lane in enumerate(choice.lanes):
+        length = builder.lanes[lane].length_m
+        following = choice.lanes[k + 1] if k + 1 < len(choice.lanes) else None
+        changes = following is not None and following not in builder.lanes[lane].next
+        end = choice.end_s if following is None else length
+        if changes:
+            end = min(max(start + 5.0, (start + length - CHANGE_M) / 2), max(length - CHANGE_M, start))
+        s = np.arange(start, max(end, start + 0.01), 0.5)
+        pieces.append(_Piece(_at(centers[lane], s, length), np.full(len(s), lane), s))
+        start = 0.0
+        if changes and following is not None:
+            other = builder.lanes[following].length_m
+            # the same fraction of both lanes: neighbours differ in length in a bend
+            over = np.linspace(end, min(end + CHANGE_M, length), 60)
+            share = np.linspace(0.0, 1.0, 60)
+            blend = (share * share * (3 - 2 * share))[:, None]
+            here, there = _at(centers[lane], over, length), _at(centers[following], over / length * other, other)
+            second = share > 0.5
+            pieces.append(
+                _Piece(
+                    here * (1 - blend) + there * blend,
+                    np.where(second, following, lane),
+                    np.where(second, over / length * other, over),
+                )
+            )
+            start = float(over[-1] / length * other) + 0.5
+    return _Piece(*(np.concatenate(part) for part in zip(*pieces, strict=True)))
+
+
+def _extent(builder: RoadBuilder, lane: int, side: str) -> float:
+    """Distance, m, from a lane's centre to the outer edge of the lanes of its direction."""
+    edge, here, seen = builder.lanes[lane].width_m / 2, lane, {lane}
+    while (here := int(getattr(builder.lanes[here], side))) != NONE and here not in seen:
+        seen.add(here)
+        edge += builder.lanes[here].width_m
+    return edge + (0.5 if builder.lanes[lane].junction else 0.0)
+
+
+def _routes(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> tuple[Records, Records]:
+    routes = np.zeros(len(builder.routes), tables.ROUTE)
+    parts: list[Records] = []
+    first = 0
+    for row, choice in zip(routes, builder.routes, strict=True):
+        part = _route(builder, lanes, centers, _route_line(builder, centers, choice))
+        row["first"], row["count"] = first, len(part)
+        row["length"] = (len(part) - 1) * SPACING_M
+        parts.append(part)
+        first += len(part)
+    return routes, np.concatenate(parts)
+
+
+def _route(builder: RoadBuilder, lanes: Records, centers: list[Points], line: _Piece) -> Records:
+    length = float(np.linalg.norm(np.diff(line.points, axis=0), axis=1).sum())
+    # exactly 1 m apart, so that distance along the route is an index; up to 1 m is cut off at the end
+    count = int(length / SPACING_M)
+    if count < 10:
+        raise ConfigError(f"map {builder.name!r}: a route is {length:.1f} m long: expected 10 m or more")
+    along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(line.points, axis=0), axis=1))])
+    at = np.arange(count + 1) * SPACING_M
+    out = np.zeros(count + 1, tables.ROUTE_POINT)
+    center = np.stack([np.interp(at, along, line.points[:, 0]), np.interp(at, along, line.points[:, 1])], axis=1)
+    yaw = headings(center)
+    source = np.clip(np.searchsorted(along, at), 1, len(along) - 1)
+    # interpolate between two dense points of one lane, or extrapolate back from the first point of the next
+    step = np.maximum(along[source] - along[source - 1], 1e-9)
+    same = line.lane[source] == line.lane[source - 1]
+    rate = np.where(same, (line.s[source] - line.s[source - 1]) / step, 1.0)
+    lane_s = np.maximum(line.s[source] - rate * (along[source] - at), 0.0)
+    out["x"], out["y"] = center.T
+    out["cos"], out["sin"] = np.cos(yaw), np.sin(yaw)
+    turned = np.diff(np.unwrap(yaw), append=np.unwrap(yaw)[-1])
+    out["curvature"] = np.convolve(turned / SPACING_M, np.ones(5) / 5, "same")
+    out["lane"], out["lane_s"] = line.lane[source], lane_s
+    for lane in np.unique(out["lane"]):
+        on = out["lane"] == lane
+        there = _at(centers[lane], out["lane_s"][on].astype(np.float64), float(lanes[lane]["length"]))
+        left = (center[on] - there)[:, 1] * np.cos(yaw[on]) - (center[on] - there)[:, 0] * np.sin(yaw[on])
+        out["lane_left"][on] = left
+        out["left"][on] = _extent(builder, int(lane), "left") - left
+        out["right"][on] = _extent(builder, int(lane), "right") + left
+    out["speed"] = lanes["speed"][out["lane"]]
+    out["inside"] = lanes["junction"][out["lane"]] >= 0
+    _mark_ahead(out, lanes)
+    return out
+
+
+@kernel
+def _mark_ahead(out: Any, lanes: Any) -> None:
+    """Store at each point the next stop line and the next junction, going backwards from the end."""
+
+    stop, control, group, junction = tables.FAR, 0, NONE, tables.FAR
+    for i in range(len(out) - 1, -1, -1):
+        here = out[i]
+        lane = lanes[here.lane]
+        if i > 0:
+            before = out[i - 1]
+            passes = before.lane == here.lane and before.lane_s < lane.stop <= here.lane_s
+            if lane.stop >= 0.0 and passes:
+                stop, control, group = i * SPACING_M - (here.lane_s - lane.stop), lane.control, lane.group
+            if here.inside == 1 and before.inside == 0:
+                junction = i * SPACING_M
+        if stop >= i * SPACING_M:
+            here.stop, here.control, here.group = stop, control, group
+        else:
+            here.stop, here.control, here.group = tables.FAR, 0, NONE
+        here.conflict = junction
+
+
+# the drawn surface
+
+
+@kernel
+def _stamp(
+    tile: NDArray[np.uint8],
+    x0: float,
+    y0: float,
+    points: Any,
+    first: int,
+    count: int,
+    right: float,
+    left: float,
+    bit: int,
+    dash: float,
+) -> None:
+    """Set a bit in the cells of a strip along a polyline, from offset `right` to `left`; dashes of `dash` m if > 0."""
+    step = 0.2
+    for i in range(first, first + count - 1):
+        a, b = points[i], points[i + 1]
+        span = math.hypot(b.x - a.x, b.y - a.y)
+        parts = max(int(span / step), 1)
+        for k in range(parts + 1):
+            u = k / parts
+            if dash > 0.0 and ((i - first + u) * span) % (2.0 * dash) >= dash:
+                continue
+            x, y = a.x + u * (b.x - a.x), a.y + u * (b.y - a.y)
+            c, s = a.cos + u * (b.cos - a.cos), a.sin + u * (b.sin - a.sin)
+            across = max(int((left - right) / step), 1)
+            for j in range(across + 1):
+                d = right + (left - right) * j / across
+                row, column = int((y + d * c - y0) / CELL_M), int((x - d * s - x0) / CELL_M)
+                tile[row, column] |= bit
+
+
+def _surface(builder: RoadBuilder, lanes: Records, points: Records) -> tuple[NDArray[np.uint8], tuple[float, float]]:
+    margin = MARGIN_M + float(lanes["width"].max()) / 2 + max((w.width_m for w in builder.crosswalks), default=0.0)
+    ends = np.array([end for walk in builder.crosswalks for end in (walk.start, walk.end)]).reshape(-1, 2)
+    drawn = np.concatenate([np.stack([points["x"], points["y"]], axis=1), ends]).astype(np.float64)
+    low, high = drawn.min(0) - margin, drawn.max(0) + margin
+    columns, rows = (int(n) for n in np.ceil((high - low) / CELL_M))
+    if rows * columns > MAX_TILE_CELLS:
+        raise ConfigError(
+            f"map {builder.name!r} is {columns * CELL_M:.0f} m by {rows * CELL_M:.0f} m: its surface would take"
+            f" {rows * columns / 2**20:.0f} MiB, expected at most {MAX_TILE_CELLS / 2**20:.0f}"
+        )
+    tile = np.zeros((rows, columns), np.uint8)
+
+    def strip(i: int, right: float, left: float, bit: int, dash: float = 0.0) -> None:
+        row = lanes[i]
+        _stamp(tile, low[0], low[1], points, int(row["first"]), int(row["count"]), right, left, bit, dash)
+
+    for i, lane in enumerate(builder.lanes):
+        half = lane.width_m / 2
+        strip(i, -half, half, tables.DRIVABLE)
+        if not lane.junction:
+            strip(i, half, half + SHOULDER_M, tables.SHOULDER)
+            strip(i, -half - SHOULDER_M, -half, tables.SHOULDER)
+    for i, lane in enumerate(builder.lanes):
+        half = lane.width_m / 2
+        if not lane.junction:
+            for at, neighbor, solid in ((half, lane.left, lane.left_solid), (-half, lane.right, lane.right_solid)):
+                if neighbor != NONE and not solid:
+                    strip(i, at, at, tables.BROKEN, 3.0)
+                else:
+                    strip(i, at, at, tables.SOLID)
+    tile[(tile & tables.DRIVABLE) > 0] &= ~np.uint8(tables.SHOULDER)
+    for walk in builder.crosswalks:
+        line = _poses(resampled(np.array([walk.start, walk.end]), 0.5))
+        _stamp(tile, low[0], low[1], line, 0, len(line), -walk.width_m / 2, walk.width_m / 2, tables.CROSSWALK, 0.6)
+    return tile, (float(low[0]), float(low[1]))
+
+
+def _segments(
+    lanes: Records, points: Records, shape: tuple[int, ...], origin: tuple[float, float]
+) -> tuple[Records, NDArray[np.int32]]:
+    rows: list[tuple[float, ...]] = []
+    for lane in lanes:
+        parts = max(round(float(lane["length"]) / SEGMENT_M), 1)
+        at = lane["first"] + np.round(np.linspace(0, lane["count"] - 1, parts + 1)).astype(int)
+        for a, b in itertools.pairwise(points[at]):
+            rows.append((a["x"], a["y"], b["x"], b["y"], lane["speed"], float(lane["junction"] >= 0)))
+    segments = np.array(rows, tables.SEGMENT)
+    grid = [math.ceil(n * CELL_M / GRID_M) for n in shape]
+    y = origin[1] + (np.arange(grid[0]) + 0.5) * GRID_M
+    x = origin[0] + (np.arange(grid[1]) + 0.5) * GRID_M
+    middle = np.stack([segments["x0"] + segments["x1"], segments["y0"] + segments["y1"]], axis=1) / 2
+    nearest = np.full((*grid, NEAREST), NONE, np.int32)
+    kept = min(NEAREST, len(segments))
+    for r in range(grid[0]):  # row by row: the distance table of a whole town would not fit in memory
+        distance = np.hypot(x[:, None] - middle[:, 0], y[r] - middle[:, 1])
+        nearest[r, :, :kept] = np.argsort(distance, axis=1, kind="stable")[:, :kept]
+    return segments, nearest

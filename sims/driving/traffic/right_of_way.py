@@ -1,0 +1,222 @@
+"""Right of way: lights, signs, conflicts at junctions, pedestrians on crosswalks, merging lanes."""
+
+from __future__ import annotations
+
+import math
+
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.traffic.following import BRAKE
+from robotrl.sims.driving.world import Maps, WorldState
+
+NOTICE_M = 30.0
+"""Distance from a junction from which cars take it into account."""
+COMING_S = 7.0
+"""Arrival time at the junction, s, within which other cars have to be yielded to."""
+SETS_OFF = 1.2
+"""Assumed acceleration, m/s^2, in the estimate of a yielding car's crossing time; a little below ACCEL."""
+PATIENCE_S = 30.0
+"""Waiting time at the end of a ramp after which a car takes any gap that forces nobody to brake hard."""
+GREEN, YELLOW, RED = 0, 1, 2
+
+
+@kernel
+def light(maps: Maps, world: WorldState, e: int, group: int) -> tuple[int, float]:
+    """Present state of a light and its remaining time, s. Lights are numbered within the map."""
+    episode = world.episodes[e]
+    signal = maps.signals[maps.maps[episode.map].signal + group]
+    t = (episode.time + episode.offset - signal.start) % signal.cycle
+    if t < signal.green:
+        return GREEN, signal.green - t
+    if t < signal.green + signal.yellow:
+        return YELLOW, signal.green + signal.yellow - t
+    return RED, signal.cycle - t
+
+
+@kernel
+def claim(maps: Maps, world: WorldState, e: int) -> None:
+    """Record for each junction lane the cars on it and the next car to arrive, for cars that must yield."""
+    agents, claims, walking = world.agents[e], world.claims[e], world.walking[e]
+    for j in range(len(claims)):
+        c = claims[j]
+        c.rear = c.front = -1.0
+        c.distance = tables.FAR
+    for w in range(len(walking)):
+        walking[w] = 0
+    total, count = 0.0, 0
+    for slot in range(len(agents)):
+        me = agents[slot]
+        if me.kind == tables.PEDESTRIAN and me.walk >= 0 and me.wait <= 0.0:
+            walking[me.walk] = 1
+        if me.lane < 0:
+            continue
+        if me.kind == tables.CAR and slot > 0:
+            total += me.v
+            count += 1
+        lane = maps.lanes[me.lane]
+        if lane.junction >= 0:
+            c = claims[lane.junction]
+            if c.rear < 0.0 or me.s < c.rear:
+                c.rear, c.rear_v, c.rear_length = me.s, me.v, me.length
+            if me.s > c.front:
+                c.front, c.front_v, c.front_length = me.s, me.v, me.length
+        if me.next >= 0:
+            ahead = lane.length - me.s
+            following = maps.lanes[me.next]
+            if following.junction >= 0 and ahead < NOTICE_M + COMING_S * me.v:
+                if lane.control == 1 and me.s < lane.stop and me.reckless == 0:
+                    state, _ = light(maps, world, e, lane.group)
+                    if state == RED:
+                        continue
+                if lane.control >= 2 and me.v < 0.3 and me.s < lane.stop and slot > 0:
+                    continue
+                c = claims[following.junction]
+                if ahead < c.distance:
+                    c.distance, c.v, c.slot = ahead, me.v, slot
+    world.episodes[e].traffic_v = total / count if count else -1.0
+
+
+@kernel
+def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: float, s: float) -> float:
+    """Distance, m, to the point where a car must wait for others at a junction; FAR if its path is free.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        slot: slot of the car.
+        lane: its lane in the junction.
+        before: distance to the lane's start, m; 0 on it.
+        s: position along the lane, m; 0 before it.
+    """
+    me = world.agents[e, slot]
+    claims = world.claims[e]
+    found = tables.FAR
+    row = maps.lanes[lane]
+    for k in range(row.conflict, row.conflict + row.conflicts):
+        conflict = maps.conflicts[k]
+        half = 0.5 * me.length
+        if s > conflict.begin - half or conflict.begin + before - s > found + 1.5 + half:
+            continue
+        other = maps.lanes[conflict.other]
+        c = claims[other.junction]
+        taken = c.rear >= 0.0 and c.rear < conflict.other_end + 2.5 and c.front > conflict.other_begin - 2.5
+        if taken and conflict.yields == 0:
+            # the car already inside has priority, even if it should have yielded, unless it will have left in time
+            gone = (conflict.other_end + 2.5 - c.rear) / max(c.rear_v, 0.5)
+            there = (before + conflict.begin - s - half) / max(me.v, 1.0)
+            taken = gone > there - 0.5
+        if not taken and conflict.yields == 1:
+            # time, s, until the own tail has left the conflict
+            way = before + conflict.end - s + me.length
+            clear = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * way) - me.v) / SETS_OFF
+            clear = max(clear, way / row.speed) + 1.0
+            # it suffices to reach the merge point first; after a long wait a smaller gap is accepted
+            joint = conflict.other_end - conflict.other_begin if conflict.merges == 1 else 0.0
+            patience = max(1.0 - me.wait / PATIENCE_S, 0.3) if conflict.merges == 1 else 1.0
+            if c.rear >= 0.0 and c.front <= conflict.other_begin:
+                v = max(c.front_v, 1.0)
+                taken = (conflict.other_begin - c.front) / v < patience * (clear - joint / v)
+            if not taken and c.distance < tables.FAR and c.slot != slot:
+                v = max(c.v, 1.0)
+                taken = (c.distance + conflict.other_begin) / v < patience * (clear - joint / v)
+        if taken:
+            found = min(found, before + conflict.begin - s - half - 1.5)
+    return found
+
+
+@kernel
+def merging(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, float]:
+    """Gap to and speed of a car on a merging lane that is closer to the merge point; FAR without."""
+    me = world.agents[e, slot]
+    row = maps.lanes[me.lane]
+    left = row.length - me.s
+    gap, v = tables.FAR, 0.0
+    for k in range(row.conflict, row.conflict + row.conflicts):
+        conflict = maps.conflicts[k]
+        if conflict.merges == 0:
+            continue
+        other = maps.lanes[conflict.other]
+        c = world.claims[e, other.junction]
+        if c.rear >= 0.0:
+            ahead = left - (other.length - c.rear)
+            if ahead > 0.0 and c.rear > conflict.other_begin - 4.0 and ahead - 0.5 * (me.length + c.rear_length) < gap:
+                gap, v = ahead - 0.5 * (me.length + c.rear_length), c.rear_v
+            ahead = left - (other.length - c.front)
+            if (
+                ahead > 0.0
+                and c.front > conflict.other_begin - 4.0
+                and ahead - 0.5 * (me.length + c.front_length) < gap
+            ):
+                gap, v = ahead - 0.5 * (me.length + c.front_length), c.front_v
+    return gap, v
+
+
+@kernel
+def parting(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, float]:
+    """Gap to and speed of a car on a diverging lane whose tail is still on the shared part; FAR without."""
+    me = world.agents[e, slot]
+    lane = maps.lanes[me.lane]
+    own, base = me.lane, -me.s
+    if lane.junction < 0:
+        own, base = me.next, lane.length - me.s
+    gap, v = tables.FAR, 0.0
+    if own < 0 or base > NOTICE_M + 2.0 * me.v or maps.lanes[own].origin < 0 or -base > maps.lanes[own].part:
+        return gap, v
+    origin = maps.lanes[maps.lanes[own].origin]
+    for k in range(origin.nexts):
+        number = origin.next[k]
+        other = maps.lanes[number]
+        if number == own or other.junction < 0:
+            continue
+        c = world.claims[e, other.junction]
+        if c.rear >= 0.0 and c.rear - 0.5 * c.rear_length < other.part and base + c.rear > 0.0:
+            found = base + c.rear - 0.5 * (me.length + c.rear_length)
+            if found < gap:
+                gap, v = found, c.rear_v
+    return gap, v
+
+
+@kernel
+def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> float:
+    """Distance, m, from the front bumper to the next point to stop at: for a light, sign, pedestrian or traffic."""
+    me = world.agents[e, slot]
+    lane = maps.lanes[me.lane]
+    half = 0.5 * me.length
+    ahead = lane.length - me.s
+    found = tables.FAR
+    for k in range(lane.crossing, lane.crossing + lane.crossings):
+        crossing = maps.crossings[k]
+        if world.walking[e, crossing.walk] == 1 and crossing.begin - me.s > half - 1.0:
+            found = min(found, crossing.begin - me.s - half - 1.0)
+    if me.reckless == 1:
+        return tables.FAR
+    near = ahead < NOTICE_M + me.v * me.v / (2.0 * BRAKE)
+    held = False
+    if near and lane.control > 0 and me.s + half <= lane.stop + 1.0:
+        line = lane.stop - me.s - half
+        if lane.control == 1:
+            state, _ = light(maps, world, e, lane.group)
+            if state == RED or (state == YELLOW and line > me.v * me.v / (2.0 * 3.5)):
+                found, held = min(found, line), True
+        elif lane.control >= 2:
+            if line < 3.0 and me.v < 0.3:
+                me.wait += dt
+            if lane.control == 2 and me.wait < 1.0:
+                found, held = min(found, line), True
+    if near and not held:
+        if lane.junction >= 0:
+            found = min(found, room(maps, world, e, slot, me.lane, 0.0, me.s))
+        if me.next >= 0 and maps.lanes[me.next].junction >= 0:
+            into = room(maps, world, e, slot, me.next, ahead, 0.0)
+            # with a sign wait at its line; at a green light advance to the others' path
+            if into < tables.FAR and lane.control >= 2 and me.s + half <= lane.stop + 1.0:
+                into = min(into, lane.stop - me.s - half)
+            found = min(found, into)
+            following = maps.lanes[maps.lanes[me.next].next[0]] if maps.lanes[me.next].nexts > 0 else lane
+            for k in range(following.crossing, following.crossing + following.crossings):
+                crossing = maps.crossings[k]
+                way = ahead + maps.lanes[me.next].length + crossing.begin
+                if world.walking[e, crossing.walk] == 1 and way < NOTICE_M:
+                    found = min(found, way - half - 1.0)
+    return found
