@@ -205,3 +205,45 @@ def told(text: str) -> tuple[RoadBuilder, str]:
         builder = reader.parse(text, "test")
     assert len(caught) == 1
     return builder, str(caught[0].message)
+
+
+def carla_map(text: str):
+    """CARLA's own map of a file, without a server."""
+    reason = "could not import 'carla': CARLA's client library exists for Python to 3.12 on x86-64 Linux"
+    carla = pytest.importorskip("carla", reason=reason)
+    return carla.Map("x", text)
+
+
+def cornu_and_more() -> str:
+    """A file with every kind of piece, offsets, widening and shoulders."""
+    u, v = (0.0, 20.0, 15.0, -5.0), (0.0, 0.0, 12.0, -4.0)
+    p = np.linspace(0, 1, 100001)
+    x, y = (sum(k * p**i for i, k in enumerate(shape)) for shape in (u, v))
+    along = float(np.hypot(np.diff(x), np.diff(y)).sum())
+    circle = (0.0, 1.0, 0.0, -1 / 5400, 0.0, 0.0, 1 / 60, 0.0)
+    chains: list[tuple[Shapes, tuple[float, float, float]]] = [
+        ([(("spiral", (0.0, 0.03)), 40.0), (("arc", (0.03,)), 40.0), (("line", ()), 60.0)], (200.0, 10.0, 0.3)),
+        ([(("spiral", (0.05, -0.05)), 50.0), (("spiral", (-0.05, 0.0)), 20.0)], (0.0, 300.0, -2.0)),
+        (
+            [(("normalized", (*u, *v)), along), (("arcLength", circle), 12.0)],
+            (-300, 0, 1),
+        ),
+        ([(("poly3", (0.0, 0.0, 0.01, -1e-4)), 45.0), (("arc", (-0.1,)), 20.0)], (300.0, -300.0, 2.5)),
+    ]
+    roads = []
+    for own, (shapes, start) in enumerate(chains, 1):
+        line, text = chained(shapes, *start)
+        first, second = 0.3 * line.length, 0.7 * line.length
+        grows = cubic("width", 0, 0, WIDTH / (second - first))
+        sections = [
+            section(0, [lane(1, after=1)], [lane(-1, after=-1)]),
+            section(
+                first,
+                [lane(1, before=1, after=1), lane(2, grows, after=2)],
+                [lane(-1, before=-1, after=-1), lane(-2, 1.5, "shoulder"), lane(-3, 2.5)],
+            ),
+            section(second, [lane(1, before=1), lane(2, before=2)], [lane(-1, before=-1)]),
+        ]
+        offset = cubic("laneOffset", 0, 0.5, 0.01, -0.0002)
+        roads.append(road(own, line.length, text, sections, offset=offset))
+    return document(*roads)

@@ -35,6 +35,7 @@ SOURCES = (
     "driving.render.raster",
     "driving.render.vectors",
     "driving.rewards",
+    "driving.roads.lane_index",
     "driving.roads.lanes",
     "driving.roads.maps",
     "driving.scene",

@@ -144,7 +144,7 @@ def link_lanes(net: Network) -> None:
     to missing lanes, or between lanes in opposite directions, are dropped and counted.
 
     Raises:
-        DataError: a link refers to a road or junction that the file does not have.
+        DataError: a link refers to a road that the file does not have.
     """
     joints = [*_road_joints(net), *_junction_joints(net)]
     edges: dict[Node, list[Node]] = {}
@@ -335,10 +335,17 @@ def _road_joints(net: Network) -> Iterator[Joined]:
     junctions = {e.get("id") for e in net.root.findall("junction")}
     for road in net.roads.values():
         for tag, joint in (("predecessor", road.predecessor), ("successor", road.successor)):
-            if joint is not None and joint.id not in (junctions if joint.junction else net.roads):
-                kind = "junction" if joint.junction else "road"
+            if joint is None:
+                continue
+            if joint.junction and joint.id not in junctions:
+                # SUMO's converter, and so CARLA's for OpenStreetMap, ends dead ends in junctions that it does not write
+                net.notes.add(
+                    "road links skipped to junctions that do not exist",
+                    f"road {shown(road.id)}, to junction {shown(joint.id)}",
+                )
+            elif not joint.junction and joint.id not in net.roads:
                 raise DataError(
-                    f"{road.where}: <{tag}> elementId is {shown(joint.id)}: expected the id of a {kind} of this file"
+                    f"{road.where}: <{tag}> elementId is {shown(joint.id)}: expected the id of a road of this file"
                 )
         for sections in road.sides.values():
             for k, section in enumerate(sections):

@@ -36,12 +36,14 @@ from robotrl.sims.driving.roads.lanes import RoadBuilder
 from robotrl.utils.files import read_plain
 
 
-def read(source: Path | str, name: str | None = None) -> RoadBuilder:
+def read(source: Path | str, name: str | None = None, own_lights: bool = False) -> RoadBuilder:
     """Read the road network of a file, without routes (`routes.pick_routes` adds some).
 
     Args:
         source: path of the .xodr file.
         name: name of the map; by default the file name without its suffix.
+        own_lights: make each signal a light (group) of its own instead of phases, for a world that sets the lights'
+            states. In both modes `RoadBuilder.signal_ids` names the signals of each light.
 
     Raises:
         DataError: the file cannot be read, or is no usable OpenDRIVE file.
@@ -52,19 +54,19 @@ def read(source: Path | str, name: str | None = None) -> RoadBuilder:
     except (OSError, DataError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"{path}: cannot be read ({reason}): expected an OpenDRIVE file") from None
-    return _network(content, str(path), path.stem if name is None else name)
+    return _network(content, str(path), path.stem if name is None else name, own_lights)
 
 
-def parse(text: str, name: str) -> RoadBuilder:
+def parse(text: str, name: str, own_lights: bool = False) -> RoadBuilder:
     """Read the road network from a file's text; see `read`.
 
     Raises:
         DataError: see `read`.
     """
-    return _network(text, name, name)
+    return _network(text, name, name, own_lights)
 
 
-def _network(content: bytes | str, source: str, name: str) -> RoadBuilder:
+def _network(content: bytes | str, source: str, name: str, own_lights: bool) -> RoadBuilder:
     root = tree(content, source)
     if root.tag != "OpenDRIVE":
         raise DataError(f"{source}: its root element is <{root.tag}>: expected <OpenDRIVE>")
@@ -88,7 +90,7 @@ def _network(content: bytes | str, source: str, name: str) -> RoadBuilder:
             raise DataError(f"{source}: no driving lane is 0.05 m long and 1 m wide: expected one or more")
         link_lanes(net)
         limit_junctions(net)
-        add_signals(net)
+        add_signals(net, own_lights)
         add_crosswalks(net)
     net.notes.warn(source)
     return net.builder

@@ -12,6 +12,8 @@ at least 30 s. In each junction the phases share the cycle equally: green, 3 s y
 controller, in the order of the junction's sequence numbers, if every light of the junction has one and there are two or
 more. Otherwise it is an approach (one road from one direction) together with the opposite one (within 45 degrees), if
 any. A junction with one phase, and a light without a junction, is green for half of the cycle.
+
+With `own_lights` there are no phases: every signal is a light of its own, for worlds that set the lights' states.
 """
 
 from __future__ import annotations
@@ -66,8 +68,12 @@ class Light(NamedTuple):
     heading: float
 
 
-def add_signals(net: Network) -> None:
+def add_signals(net: Network, own_lights: bool = False) -> None:
     """Add stop lines to the lanes and set the timing of the lights.
+
+    Args:
+        net: state of the file.
+        own_lights: make each signal a light of its own instead of phases; its timing has no meaning.
 
     Raises:
         DataError: an attribute is not a number.
@@ -79,17 +85,21 @@ def add_signals(net: Network) -> None:
     for lane, lane_signal in chosen.items():
         if lane_signal.control == Control.LIGHT:
             key, light = _light(net, lane, lane_signal.signal)
-            junctions.setdefault(key, []).append(light)
+            junctions.setdefault(("signal", light.signal) if own_lights else key, []).append(light)
         else:
             net.builder.stop(lane, lane_signal.control, s=lane_signal.at)
     controllers, sequences = _controllers(net)
-    timed = [_phases(lights, controllers, sequences, junction) for (_, junction), lights in junctions.items()]
+    timed = [
+        [lights] if own_lights else _phases(lights, controllers, sequences, junction)
+        for (_, junction), lights in junctions.items()
+    ]
     if timed:
         net.builder.cycle_s = PHASE_S * max(2, *map(len, timed))
     for phases in timed:
         turn_s = net.builder.cycle_s / max(len(phases), 2)
         for i, phase in enumerate(phases):
-            group = net.builder.signal(i * turn_s, turn_s - YELLOW_S - ALL_RED_S)
+            names = tuple(dict.fromkeys(light.signal for light in phase))
+            group = net.builder.signal(i * turn_s, turn_s - YELLOW_S - ALL_RED_S, names)
             for light in phase:
                 net.builder.stop(light.lane, Control.LIGHT, group, chosen[light.lane].at)
 

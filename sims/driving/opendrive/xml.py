@@ -1,4 +1,4 @@
-"""Safe XML parsing for OpenDRIVE files, with errors that name file, road, field, value and expectation."""
+"""Safe XML parsing for OpenDRIVE and route files, with errors that name file, road, field, value and expectation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ DEEPEST = 100
 PROLOG_BYTES = 256
 
 
-def tree(content: bytes | str, name: str) -> Element:
+def tree(content: bytes | str, name: str, wanted: str = "an OpenDRIVE file") -> Element:
     """Parse the root element; text between elements and namespace prefixes are dropped.
 
     A document type declaration is refused, since it can declare entities (which may expand without bound) or name files
     to be read. Text before the root element is fed in small pieces: the parser finishes the piece in which the refusal
     occurred, and such a short text cannot declare entities that grow large.
+
+    Args:
+        content: the file's content.
+        name: of the file, for errors.
+        wanted: kind of file that errors say was expected.
 
     Raises:
         DataError: invalid XML, or a document type declaration.
@@ -30,11 +35,11 @@ def tree(content: bytes | str, name: str) -> Element:
     stack = [Element("")]
 
     def refuse(*_: object) -> None:
-        raise DataError(f"{name}: has a document type declaration (<!DOCTYPE): expected an OpenDRIVE file without one")
+        raise DataError(f"{name}: has a document type declaration (<!DOCTYPE): expected {wanted} without one")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         if len(stack) > DEEPEST:
-            raise DataError(f"{name}: its elements are nested deeper than {DEEPEST} levels: expected an OpenDRIVE file")
+            raise DataError(f"{name}: its elements are nested deeper than {DEEPEST} levels: expected {wanted}")
         element = Element(tag.rpartition(":")[2], attributes)
         stack[-1].append(element)
         stack.append(element)
@@ -53,7 +58,7 @@ def tree(content: bytes | str, name: str) -> Element:
             done += PROLOG_BYTES
         parser.Parse(raw[done:], True)
     except (expat.ExpatError, LookupError, ValueError) as error:
-        raise DataError(f"{name}: is no XML ({error}): expected an OpenDRIVE file") from None
+        raise DataError(f"{name}: is no XML ({error}): expected {wanted}") from None
     return stack[0][0]
 
 

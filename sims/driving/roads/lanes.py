@@ -107,6 +107,8 @@ class RouteChoice(NamedTuple):
     """Start position on the first lane, m."""
     end_s: float
     """End position on the last lane, m."""
+    change_s: tuple[float, ...] = ()
+    """Position on its lane at which each lane change begins, m, in order; empty: chosen by the lanes' lengths."""
 
 
 def resampled(points: Points, spacing: float = SPACING_M) -> Points:
@@ -142,6 +144,8 @@ class RoadBuilder:
         self.name = name
         self.lanes: list[Lane] = []
         self.signals: list[LightTimes] = []
+        self.signal_ids: list[tuple[str, ...]] = []
+        """Names, in the map's source, of the signals that each light stands for."""
         self.cycle_s = 1.0
         self.crosswalks: list[Crosswalk] = []
         self.parked: list[Parked] = []
@@ -197,8 +201,9 @@ class RoadBuilder:
         self.lanes[lane].stop_s = max(length - 1.0, 0.0) if s is None else s
         self.lanes[lane].group = group
 
-    def signal(self, start_s: float, green_s: float) -> int:
-        """Add a light with its timing in the cycle and return its index."""
+    def signal(self, start_s: float, green_s: float, ids: tuple[str, ...] = ()) -> int:
+        """Add a light with its timing in the cycle and return its index; `ids` name the signals of the source."""
+        self.signal_ids.append(ids)
         self.signals.append(LightTimes(start_s, green_s))
         return len(self.signals) - 1
 
@@ -215,14 +220,23 @@ class RoadBuilder:
         x, y = points[i] + left_m * np.array([-np.sin(yaw), np.cos(yaw)])
         self.parked.append(Parked(float(x), float(y), yaw, length_m, width_m))
 
-    def route(self, lanes: Sequence[int], start_s: float = 5.0, end_s: float | None = None) -> None:
-        """Add a route for the ego.
+    def route(
+        self,
+        lanes: Sequence[int],
+        start_s: float = 5.0,
+        end_s: float | None = None,
+        change_s: Sequence[float] = (),
+    ) -> None:
+        """Add a route for the ego; see `RouteChoice`.
 
         Raises:
-            ConfigError: two consecutive lanes are neither successors nor neighbours, or an end is outside its lane.
+            ConfigError: two consecutive lanes are neither successors nor neighbours, an end is outside its lane, or
+                there is not one position for each lane change.
         """
+        changes = 0
         for before, after in itertools.pairwise(lanes):
             here = self.lanes[before]
+            changes += after not in here.next
             if after not in (*here.next, here.left, here.right):
                 raise ConfigError(
                     f"map {self.name!r}: route goes from lane {before} to lane {after}: expected one of its successors"
@@ -236,4 +250,9 @@ class RoadBuilder:
                 raise ConfigError(
                     f"map {self.name!r}: route {name} is {s:.1f} m along lane {lane}: expected 0 to {length:.1f}"
                 )
-        self.routes.append(RouteChoice(tuple(lanes), start_s, end))
+        if change_s and len(change_s) != changes:
+            raise ConfigError(
+                f"map {self.name!r}: route has {changes} lane changes and {len(change_s)} positions change_s: expected"
+                " one for each, or none"
+            )
+        self.routes.append(RouteChoice(tuple(lanes), start_s, end, tuple(change_s)))

@@ -238,14 +238,15 @@ class _Piece(NamedTuple):
 def _route_line(builder: RoadBuilder, centers: list[Points], choice: RouteChoice) -> _Piece:
     """Dense points of a route with lane and position of each; neighbouring lanes are joined by a lane change."""
     pieces: list[_Piece] = []
-    start = choice.start_s
+    start, begins = choice.start_s, iter(choice.change_s)
     for k, lane in enumerate(choice.lanes):
         length = builder.lanes[lane].length_m
         following = choice.lanes[k + 1] if k + 1 < len(choice.lanes) else None
         changes = following is not None and following not in builder.lanes[lane].next
         end = choice.end_s if following is None else length
         if changes:
-            end = min(max(start + 5.0, (start + length - CHANGE_M) / 2), max(length - CHANGE_M, start))
+            begin = next(begins, max(start + 5.0, (start + length - CHANGE_M) / 2))
+            end = min(max(begin, start), max(length - CHANGE_M, start))
         s = np.arange(start, max(end, start + 0.01), 0.5)
         pieces.append(_Piece(_at(centers[lane], s, length), np.full(len(s), lane), s))
         start = 0.0

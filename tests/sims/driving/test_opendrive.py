@@ -344,47 +344,6 @@ def test_a_map_read_from_a_file_can_be_driven_on():
 # CARLA's own parser
 
 
-def carla_map(text: str):
-    reason = "could not import 'carla': CARLA's client library exists for Python to 3.12 on x86-64 Linux"
-    carla = pytest.importorskip("carla", reason=reason)
-    return carla.Map("x", text)
-
-
-def cornu_and_more() -> str:
-    """A file with every kind of piece, offsets, widening and shoulders."""
-    u, v = (0.0, 20.0, 15.0, -5.0), (0.0, 0.0, 12.0, -4.0)
-    p = np.linspace(0, 1, 100001)
-    x, y = (sum(k * p**i for i, k in enumerate(shape)) for shape in (u, v))
-    along = float(np.hypot(np.diff(x), np.diff(y)).sum())
-    circle = (0.0, 1.0, 0.0, -1 / 5400, 0.0, 0.0, 1 / 60, 0.0)
-    chains: list[tuple[kit.Shapes, tuple[float, float, float]]] = [
-        ([(("spiral", (0.0, 0.03)), 40.0), (("arc", (0.03,)), 40.0), (("line", ()), 60.0)], (200.0, 10.0, 0.3)),
-        ([(("spiral", (0.05, -0.05)), 50.0), (("spiral", (-0.05, 0.0)), 20.0)], (0.0, 300.0, -2.0)),
-        (
-            [(("normalized", (*u, *v)), along), (("arcLength", circle), 12.0)],
-            (-300, 0, 1),
-        ),
-        ([(("poly3", (0.0, 0.0, 0.01, -1e-4)), 45.0), (("arc", (-0.1,)), 20.0)], (300.0, -300.0, 2.5)),
-    ]
-    roads = []
-    for own, (shapes, start) in enumerate(chains, 1):
-        line, text = kit.chained(shapes, *start)
-        first, second = 0.3 * line.length, 0.7 * line.length
-        grows = kit.cubic("width", 0, 0, kit.WIDTH / (second - first))
-        sections = [
-            kit.section(0, [kit.lane(1, after=1)], [kit.lane(-1, after=-1)]),
-            kit.section(
-                first,
-                [kit.lane(1, before=1, after=1), kit.lane(2, grows, after=2)],
-                [kit.lane(-1, before=-1, after=-1), kit.lane(-2, 1.5, "shoulder"), kit.lane(-3, 2.5)],
-            ),
-            kit.section(second, [kit.lane(1, before=1), kit.lane(2, before=2)], [kit.lane(-1, before=-1)]),
-        ]
-        offset = kit.cubic("laneOffset", 0, 0.5, 0.01, -0.0002)
-        roads.append(kit.road(own, line.length, text, sections, offset=offset))
-    return kit.document(*roads)
-
-
 def nearest(builder: RoadBuilder, transform) -> tuple[int, float, float]:
     """The lane beside a place of CARLA's, among those that run its way; distance in m, difference in heading in rad."""
     at, yaw = np.array([transform.location.x, -transform.location.y]), -math.radians(transform.rotation.yaw)
@@ -401,8 +360,8 @@ def nearest(builder: RoadBuilder, transform) -> tuple[int, float, float]:
 
 
 def test_lane_centres_are_those_of_carlas_parser():
-    text = cornu_and_more()
-    builder, theirs = kit.parse(text), carla_map(text)
+    text = kit.cornu_and_more()
+    builder, theirs = kit.parse(text), kit.carla_map(text)
     waypoints = theirs.generate_waypoints(1.0)
     assert len(waypoints) == pytest.approx(sum(lane.length_m for lane in builder.lanes), rel=0.1)
     seen = set()
@@ -417,11 +376,11 @@ def test_lane_centres_are_those_of_carlas_parser():
 def test_what_follows_what_is_as_in_carlas_parser():
     for text in (
         kit.crossroads(),
-        cornu_and_more(),
+        kit.cornu_and_more(),
         two_roads("end", "end", "both"),
         two_roads("start", "end", "both"),
     ):
-        builder, theirs = kit.parse(text), carla_map(text)
+        builder, theirs = kit.parse(text), kit.carla_map(text)
         # a lane by a place in its middle, where no other lane runs the same way
         numbers: dict[tuple[int, int, int], int] = {}
         groups: dict[tuple[int, int, int], list] = {}
@@ -443,8 +402,8 @@ def test_what_follows_what_is_as_in_carlas_parser():
 
 
 def test_who_lies_beside_whom_is_as_in_carlas_parser():
-    text = cornu_and_more()
-    builder, theirs = kit.parse(text), carla_map(text)
+    text = kit.cornu_and_more()
+    builder, theirs = kit.parse(text), kit.carla_map(text)
     for w in theirs.generate_waypoints(7.0):
         lane, _, _ = nearest(builder, w.transform)
         for beside, own in (

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tests.kits.xodr_kit as kit
+from robotrl.sims.driving.opendrive import reader
 from robotrl.sims.driving.roads.lanes import NONE, Control, RoadBuilder
 
 
@@ -124,6 +125,22 @@ def test_controllers_are_phases_in_the_order_of_the_junction():
     assert of("") == [{0, 2}, {1, 3}]
     controllers = ruled("c0", "s0", "s2")
     assert of("") == [{0, 2}, {1, 3}]
+
+
+def test_each_signal_may_be_a_light_of_its_own_and_lights_know_their_signals():
+    lights = {a: kit.signals(kit.signal(f"s{a}", 57 if a % 2 == 0 else 3, "+-"[a % 2])) for a in range(4)}
+    # a second signal for the same lane, behind the first, has no lane
+    lights[1] += kit.signals(kit.signal("t1", 2, "-"))
+    text = kit.crossroads(lights)
+    phases, own = reader.parse(text, "x"), reader.parse(text, "x", own_lights=True)
+    assert phases.signal_ids == [("s0", "s2"), ("s1", "s3")]
+    assert own.signal_ids == [("s0",), ("s1",), ("s2",), ("s3",)] and len(own.signals) == 4
+    for a, b in zip(phases.lanes, own.lanes, strict=True):
+        assert (a.control, a.stop_s) == (b.control, b.stop_s)
+        if a.control == Control.LIGHT:
+            assert own.signal_ids[b.group][0] in phases.signal_ids[a.group]
+    assert sorted(lane.group for lane in own.lanes if lane.control == Control.LIGHT) == [0, 1, 2, 3]
+    assert all(0 < light.green_s < own.cycle_s for light in own.signals)
 
 
 def test_a_full_light_goes_before_an_arrow():
