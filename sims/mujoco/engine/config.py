@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, get_args
 
+from robotrl.errors import ConfigError, unknown
 from robotrl.sims.mujoco.engine.core import MujocoCore
-from robotrl.sims.mujoco.engine.task import Task
+from robotrl.sims.mujoco.engine.task import DeviceTask, Task
 from robotrl.sims.mujoco.render.cameras import Renderer
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
+    from robotrl.sims.mujoco.warp.sim import WarpSim
+
+Engine = Literal["auto", "native", "warp"]
+ON_WARP = ("mujoco/halfcheetah", "mujoco/hopper", "mujoco/walker2d", "mujoco/ant", "mujoco/humanoid")
+"""Sims whose task runs on device arrays, see `MujocoCfg.sim`."""
 
 
 class AddsImages(Protocol):
@@ -25,7 +34,7 @@ S = TypeVar("S", bound=AddsImages)
 
 @dataclass(frozen=True, kw_only=True)
 class MujocoCfg:
-    """Options shared by all MuJoCo sims: physics threads, domain randomization and images."""
+    """Options shared by all MuJoCo sims: device and engine, physics threads, domain randomization and images."""
 
     threads: int = 0
     """Physics threads; 0 uses every core."""
@@ -40,6 +49,32 @@ class MujocoCfg:
     """Side length of these images, 8 to 512 pixels."""
     image_renderer: Renderer = "auto"
     """Renderer of these images."""
+    device: str = "cpu"
+    """Device that steps the envs and holds the tensors: "cpu", "cuda" or "cuda:1"; see docs/sims/gpu.md for the sims
+    that run on a GPU."""
+    engine: Engine = "auto"
+    """Physics engine: "native" (MuJoCo on CPU threads) or "warp" (MuJoCo Warp); "auto" takes Warp on a GPU."""
+
+    def on_warp(self) -> bool:
+        """True if the configured engine is MuJoCo Warp.
+
+        Raises:
+            ConfigError: unknown engine, an engine that does not run on the device, or no such device here.
+        """
+        if self.engine not in get_args(Engine):
+            raise unknown("engine", str(self.engine), get_args(Engine))
+        if self.device == "cpu":
+            return self.engine == "warp"
+        # a simulated robot takes this module without torch
+        from robotrl.utils.devices import device_of
+
+        if device_of(self.device).type != "cuda":
+            raise ConfigError(f"device is {self.device!r}: expected 'cpu' or 'cuda' for a MuJoCo sim")
+        if self.engine == "native":
+            raise ConfigError(
+                f"engine is 'native' with device {self.device!r}: expected engine 'warp', or device 'cpu'"
+            )
+        return True
 
     def core(
         self,
@@ -48,10 +83,45 @@ class MujocoCfg:
         seed: int,
         randomization: Mapping[str, tuple[float, float]] | None = None,
     ) -> MujocoCore:
-        """Numpy core for a task; `randomization` applies where the config states none."""
+        """Numpy core for a task; `randomization` applies where the config states none.
+
+        Raises:
+            ConfigError: the configured engine is MuJoCo Warp.
+        """
+        if self.on_warp():
+            chosen = f"engine is {self.engine!r}" if self.device == "cpu" else f"device is {self.device!r}"
+            raise ConfigError(
+                f"{chosen}: sim {task.name!r} runs on the native engine alone, expected engine 'native' and device"
+                f" 'cpu'; on MuJoCo Warp run {', '.join(ON_WARP)}"
+            )
         ranges = randomization if self.randomization is None else self.randomization
         dumps = None if self.dump_dir is None else Path(self.dump_dir)
         return MujocoCore(task, num_envs, seed, self.threads, ranges, dumps)
+
+    def sim(self, task: DeviceTask, num_envs: int, seed: int) -> MujocoSim | WarpSim:
+        """Batched sim of a task that runs on either engine.
+
+        Raises:
+            ConfigError: see `on_warp`; or an option that MuJoCo Warp does not have.
+        """
+        if not self.on_warp():
+            from robotrl.sims.mujoco.engine.sim import MujocoSim
+
+            return self.with_images(MujocoSim(self.core(task, num_envs, seed)))
+        fixed = {"threads": 0, "randomization": None, "dump_dir": None, "image": ()}
+        for field, value in fixed.items():
+            found = getattr(self, field)
+            if found != value:
+                raise ConfigError(f"{field} is {found!r}: expected {value!r} on MuJoCo Warp, or engine 'native'")
+        if task.action_spec.dtype != "float32":
+            raise ConfigError(
+                f"dtype is {task.action_spec.dtype!r}: expected 'float32', which MuJoCo Warp computes in, or engine"
+                " 'native'"
+            )
+        from robotrl.sims.mujoco.warp.sim import WarpSim
+        from robotrl.utils.devices import device_of
+
+        return WarpSim(task, num_envs, seed, device_of(self.device))
 
     def with_images(self, sim: S) -> S:
         """Add the configured images to a sim's observations; returns the sim."""

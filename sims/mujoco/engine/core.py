@@ -14,26 +14,17 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, NumericsError, unknown
+from robotrl.errors import ConfigError, unknown
 from robotrl.fn.random import counter_rng
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.exact_state import check_state
 from robotrl.sims.mujoco.engine.physics import Physics, SimNumericsError
+from robotrl.sims.mujoco.engine.planned_starts import PlannedStarts
+from robotrl.sims.mujoco.engine.reset_options import reset_options
 from robotrl.sims.mujoco.engine.task import Ids, Real, Task
 from robotrl.sims.mujoco.render.images import Images
 from robotrl.spec import Split
-
-BLOCK = 256
-"""Number of training starts that are drawn and planned together."""
-RESET_OPTIONS = ("state_ids", "stagger", "qpos", "qvel")
-
-
-class _Block(NamedTuple):
-    key: tuple[int, int]
-    """Seed and index of the block."""
-    ids: Ids
-    plans: NDArray[np.float64]
 
 
 class MujocoStep(NamedTuple):
@@ -83,8 +74,7 @@ class MujocoCore:
         self._randomization = dict(randomization or {})
         for name, (low, high) in self._randomization.items():
             self._check_param(name, np.array([low, high]))
-        self._starts = starts.StartQueue(seed)
-        self._block = _Block((-1, -1), np.zeros(0, np.int64), np.zeros((0, 0)))
+        self._starts = PlannedStarts(task.plan, seed)
         self._all: Ids = np.arange(num_envs)
         self.steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self.state_ids: Ids = np.full(num_envs, -1)
@@ -122,20 +112,17 @@ class MujocoCore:
             ConfigError: unknown option, or an array of the wrong shape.
             NumericsError: a number in "qpos" or "qvel" is not finite; nothing has been reset.
         """
-        given = dict(options or {})
-        self._starts.restart(seed)
-        if "state_ids" in given:
-            self._starts.put(starts.queue_for_all(given.pop("state_ids"), self.num_envs))
-        stagger = bool(given.pop("stagger", False))
-        coordinates = {name: self._coordinates(name, given.pop(name)) for name in ("qpos", "qvel") if name in given}
-        for name in given:
-            raise unknown("reset option", name, RESET_OPTIONS)
+        model = self.physics.model
+        given = reset_options(options, self.num_envs, model.nq, model.nv)
+        self._starts.queue.restart(seed)
+        if given.state_ids is not None:
+            self._starts.queue.put(given.state_ids)
         self.physics.batch.reset(stage=0)
         self._start(self._all)
-        if stagger:
+        if given.stagger:
             self.steps[:] = self._all * self.task.limit_steps // self.num_envs
-        if coordinates:
-            for name, values in coordinates.items():
+        if given.coordinates:
+            for name, values in given.coordinates.items():
                 self.physics.batch.bind(name)[:] = values
             self.physics.start()
             self._observe(slice(None))
@@ -145,18 +132,6 @@ class MujocoCore:
         """Start new episodes in the envs `env_ids`, abandoning the running ones."""
         self._start(env_ids)
         return self.obs
-
-    def _coordinates(self, name: str, values: Any) -> NDArray[np.float64]:
-        array = np.asarray(values, np.float64)
-        expected = self.physics.batch.bind(name).shape
-        if array.shape != expected:
-            raise ConfigError(f"reset option {name!r} has shape {array.shape}: expected {expected} (envs, {name})")
-        if not np.isfinite(array).all():
-            env, column = (int(i[0]) for i in np.nonzero(~np.isfinite(array)))
-            raise NumericsError(
-                f"reset option {name!r}, env {env}, column {column} is {array[env, column]}: expected finite"
-            )
-        return array
 
     def step(self, actions: Real) -> MujocoStep:
         """Advance all envs by one control step; ended episodes restart before this returns.
@@ -226,16 +201,10 @@ class MujocoCore:
         Raises:
             ConfigError: an id outside all splits.
         """
-        self._starts.put(starts.queue_of(ids))
+        self._starts.queue.put(starts.queue_of(ids))
 
     def _start(self, env_ids: Ids) -> None:
-        queued = self._starts.queued(len(env_ids))
-        parts = [(queued, self.task.plan(queued))] if len(queued) else []
-        fresh = len(env_ids) - len(queued)
-        while fresh:
-            parts.append(self._fresh_starts(fresh))
-            fresh -= len(parts[-1][0])
-        ids, plans = parts[0] if len(parts) == 1 else (np.concatenate(part) for part in zip(*parts, strict=True))
+        ids, plans = self._starts.take(len(env_ids))
         self.steps[env_ids] = 0
         self.state_ids[env_ids] = ids
         for stream, (name, (low, high)) in enumerate(sorted(self._randomization.items())):
@@ -244,21 +213,6 @@ class MujocoCore:
         self.task.start(env_ids, plans)
         self.physics.start(env_ids)
         self._observe(env_ids)
-
-    def _fresh_starts(self, wanted: int) -> tuple[Ids, NDArray[np.float64]]:
-        """Next training starts and their plans: `wanted` of them, or the rest of the current block if fewer.
-
-        Starts are drawn and planned in blocks: a step restarts one or two envs, where the call overhead dominates.
-        """
-        seed = self._starts.seed
-        number, offset = divmod(self._starts.draws, BLOCK)
-        if self._block.key != (seed, number):
-            ids = starts.drawn(seed, number * BLOCK, BLOCK)
-            self._block = _Block((seed, number), ids, self.task.plan(ids))
-        chosen = slice(offset, offset + wanted)
-        found = self._block.ids[chosen], self._block.plans[chosen]
-        self._starts.draws += len(found[0])
-        return found
 
     # parameters
 

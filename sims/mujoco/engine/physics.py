@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import NumericsError, RobotrlError
 from robotrl.sims.mujoco.engine import rne_post
+from robotrl.sims.mujoco.engine.arrays import ArrayNamespace
 from robotrl.sims.mujoco.engine.replay import DUMP_SCHEMA, FIELDS, LIMIT, bad_value
 from robotrl.sims.mujoco.engine.warnings import remarks
 from robotrl.utils.hardware import check_threads, usable_cores
@@ -86,10 +87,31 @@ class Physics:
         self._derived: Derived = derived
         self._stage = _VEL if derived == "fresh" else _NONE
         self._kept: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
-        self._ctrl_at = self.offset("ctrl")
+        self._ctrl_at, self._qpos_at = self.offset("ctrl"), self.offset("qpos")
+        self._new: NDArray[np.float64] = self.batch.state[0].copy()
         self._before = self.batch.state.copy()
         self._earlier = self.batch.state.copy()
         self._steps = 0
+
+    @property
+    def xp(self) -> ArrayNamespace:
+        """Functions of the arrays (`TaskPhysics`)."""
+        return np
+
+    def bind(self, name: str) -> NDArray[Any]:
+        """Live array (N, ...) of a field of the state."""
+        return self.batch.bind(name)
+
+    def coordinates(self) -> tuple[NDArray[np.float64], ...]:
+        """One live array (N, nq + nv) of qpos followed by qvel: they are adjacent in a row of the state."""
+        first = self._qpos_at
+        return (self.batch.state[:, first : first + self.model.nq + self.model.nv],)
+
+    def put(self, env_ids: NDArray[np.int64], coordinates: NDArray[np.float64]) -> None:
+        """Put envs into the state of a new simulation, but with these coordinates (n, nq + nv)."""
+        rows = np.broadcast_to(self._new, (len(env_ids), len(self._new))).copy()
+        rows[:, self._qpos_at : self._qpos_at + coordinates.shape[1]] = coordinates
+        self.batch.state[env_ids] = rows
 
     def field(self, name: str) -> NDArray[Any]:
         """Live array (N, ...) of a derived field; in mode "stepped" an array that `set_state` restores.

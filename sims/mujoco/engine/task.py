@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
 from robotrl.sims.mujoco.engine.physics import Derived, Physics
 from robotrl.sims.mujoco.render.views import AnyView
 from robotrl.spec import Spec
@@ -35,11 +37,11 @@ class Param(NamedTuple):
 class Outcome(NamedTuple):
     """Reward, success and failure of the last step."""
 
-    reward: NDArray[np.float64]
+    reward: Array
     """(N,) rewards."""
-    success: NDArray[np.bool_]
+    success: Array
     """(N,) success flags."""
-    failure: NDArray[np.bool_]
+    failure: Array
     """(N,) true where the episode ends without success."""
 
 
@@ -101,5 +103,70 @@ class Task(Protocol):
         ...
 
     def outcome(self, actions: Real) -> Outcome:
+        """Reward, success and failure of the last step."""
+        ...
+
+
+class TaskPhysics(Protocol):
+    """Batched physics as a task sees it that runs on either engine: live arrays of all envs, and their functions."""
+
+    model: mujoco.MjModel
+
+    @property
+    def xp(self) -> ArrayNamespace:
+        """Functions of the arrays."""
+        ...
+
+    @property
+    def ctrl(self) -> Array:
+        """(N, U) controls of the next step."""
+        ...
+
+    def bind(self, name: str) -> Array:
+        """Live array (N, ...) of a field of the state, such as qpos."""
+        ...
+
+    def field(self, name: str) -> Array:
+        """Live array (N, ...) of a derived field, in the task's mode of them; see `Derived`."""
+        ...
+
+    def coordinates(self) -> tuple[Array, ...]:
+        """Live arrays (N, ...) that side by side are qpos followed by qvel."""
+        ...
+
+    def put(self, env_ids: Array, coordinates: NDArray[np.float64]) -> None:
+        """Put envs into the state of a new simulation, but with these coordinates (n, nq + nv)."""
+        ...
+
+
+class DeviceTask(Task, Protocol):
+    """A task that runs on either engine: on numpy arrays, and on torch tensors of a device.
+
+    Start states are planned on the host (`plan`), since each is a function of its number; all else that the task reads
+    and writes are arrays of its physics.
+    """
+
+    @property
+    def ends_early(self) -> bool:
+        """False if episodes end at the time limit alone: then nobody has to ask the device which of them ended."""
+        ...
+
+    def bind(self, physics: TaskPhysics) -> None:
+        """Store views of the simulations' arrays; called once."""
+        ...
+
+    def start(self, env_ids: Array, plans: NDArray[np.float64]) -> None:
+        """Write the start states `plans` into the envs `env_ids`."""
+        ...
+
+    def command(self, actions: Array) -> None:
+        """Set the controls for actions (N, A)."""
+        ...
+
+    def observe(self, out: Mapping[str, Array], env_ids: Array) -> None:
+        """Write the observations of `env_ids`, or of a slice, into the same rows of `out`."""
+        ...
+
+    def outcome(self, actions: Array) -> Outcome:
         """Reward, success and failure of the last step."""
         ...

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.config import MujocoCfg
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.sim import MujocoSim
+from robotrl.sims.mujoco.engine.task import TaskPhysics
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import Segment
 from robotrl.sims.mujoco.locomotion.contact import ContactScore, RewardTerms
 from robotrl.sims.mujoco.locomotion.task import (
     LIMIT_STEPS,
     TRAIN_DEFAULTS,
-    Array,
     Common,
     Dtype,
     Locomotion,
@@ -27,6 +23,10 @@ from robotrl.sims.mujoco.locomotion.task import (
 )
 from robotrl.sims.mujoco.render.views import Raster, View
 from robotrl.spec import TrainDefaults
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
+    from robotrl.sims.mujoco.warp.sim import WarpSim
 
 LEGS = ("front_left", "front_right", "back_left", "back_right")
 JOINTS = ("hip_1", "ankle_1", "hip_2", "ankle_2", "hip_3", "ankle_3", "hip_4", "ankle_4")
@@ -61,24 +61,24 @@ class AntScore(ContactScore):
         super().__init__(terms)
         self._force_range = force_range
 
-    def bind(self, physics: Physics, ctrl: Array) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of coordinates, contact wrenches and controls."""
-        self._x: Array = physics.field("xpos")[:, TORSO, 0]
-        super().bind(physics, ctrl)
+        self._x = physics.field("xpos")[:, TORSO, 0]
+        super().bind(physics)
 
     def before(self) -> None:
         """Store the torso's position before the step; it lags one physics step behind the state, as in Gymnasium."""
         self._x_before[:] = self._x
 
-    def after(self) -> tuple[Array, NDArray[np.bool_]]:
+    def after(self) -> tuple[Array, Array]:
         """Reward and end of the last step."""
-        low, high = self._force_range
-        forces = np.minimum(np.maximum(self._wrenches, low), high)
+        xp = self._xp
+        forces = xp.clip(self._wrenches, *self._force_range)
         healthy = (self._z >= self._z_range[0]) & (self._z <= self._z_range[1])
         reward = (self._x - self._x_before) * (self._forward / (ROBOT.timestep_s * ROBOT.substeps))
         reward += self._healthy_reward * healthy
-        reward -= self._ctrl_cost * np.vecdot(self._ctrl, self._ctrl)
-        reward -= self._contact_cost * np.vecdot(forces, forces)
+        reward -= self._ctrl_cost * xp.vecdot(self._ctrl, self._ctrl)
+        reward -= self._contact_cost * xp.vecdot(forces, forces)
         return reward, ~healthy if self._terminate else self._never
 
 
@@ -125,7 +125,7 @@ class AntCfg(MujocoCfg):
     dtype: Dtype = "float32"
     """Type of observations, actions and rewards; "float64" gives Gymnasium's numbers."""
 
-    def build(self, num_envs: int, seed: int) -> MujocoSim:
+    def build(self, num_envs: int, seed: int) -> MujocoSim | WarpSim:
         """Build the batched sim.
 
         Args:
@@ -154,4 +154,4 @@ class AntCfg(MujocoCfg):
             "stepped",
             Common(self.reset_noise_scale, self.limit_steps, self.dtype),
         )
-        return self.with_images(MujocoSim(self.core(task, num_envs, seed)))
+        return self.sim(task, num_envs, seed)

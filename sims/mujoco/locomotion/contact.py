@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
+from robotrl.sims.mujoco.engine.task import TaskPhysics
+from robotrl.sims.mujoco.locomotion.task import Range, check_weights, checked_range
 
 
 class RewardTerms(NamedTuple):
@@ -51,10 +49,17 @@ class ContactScore:
         self._terminate = terms.terminate
         self._z_range = checked_range("healthy_z_range", terms.healthy_z_range)
 
-    def bind(self, physics: Physics, ctrl: Array) -> None:
+    @property
+    def ends_early(self) -> bool:
+        """True if leaving the healthy range ends the episode."""
+        return self._terminate
+
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the torso's height, contact wrenches and controls."""
-        self._z: Array = physics.batch.bind("qpos")[:, 2]
-        self._wrenches: Array = physics.field("cfrc_ext").reshape(len(ctrl), -1)
-        self._ctrl = ctrl
-        self._x_before: Array = np.zeros(len(ctrl))
-        self._never = np.zeros(len(ctrl), bool)
+        self._xp = xp = physics.xp
+        self._z = physics.bind("qpos")[:, 2]
+        wrenches = physics.field("cfrc_ext")
+        self._wrenches = wrenches.reshape(len(wrenches), -1)
+        self._ctrl = physics.ctrl
+        self._x_before = xp.zeros_like(self._z)
+        self._never = xp.zeros_like(self._z, dtype=xp.bool)

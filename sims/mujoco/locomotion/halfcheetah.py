@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from robotrl.sims.mujoco.engine.config import MujocoCfg
-from robotrl.sims.mujoco.engine.sim import MujocoSim
 from robotrl.sims.mujoco.locomotion import planar
 from robotrl.sims.mujoco.locomotion.task import LIMIT_STEPS, TRAIN_DEFAULTS, Common, Dtype, Locomotion, Robot
 from robotrl.sims.mujoco.render.views import Raster, View
 from robotrl.spec import TrainDefaults
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
+    from robotrl.sims.mujoco.warp.sim import WarpSim
 
 JOINTS = ("bthigh", "bshin", "bfoot", "fthigh", "fshin", "ffoot")
 ROBOT = Robot(
@@ -48,7 +51,7 @@ class HalfCheetahCfg(MujocoCfg):
     dtype: Dtype = "float32"
     """Type of observations, actions and rewards; "float64" gives Gymnasium's numbers."""
 
-    def build(self, num_envs: int, seed: int) -> MujocoSim:
+    def build(self, num_envs: int, seed: int) -> MujocoSim | WarpSim:
         """Build the batched sim.
 
         Args:
@@ -65,4 +68,4 @@ class HalfCheetahCfg(MujocoCfg):
             "none",
             Common(self.reset_noise_scale, self.limit_steps, self.dtype),
         )
-        return self.with_images(MujocoSim(self.core(task, num_envs, seed)))
+        return self.sim(task, num_envs, seed)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.config import MujocoCfg
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.sim import MujocoSim
+from robotrl.sims.mujoco.engine.task import TaskPhysics
 from robotrl.sims.mujoco.locomotion import columns
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment
 from robotrl.sims.mujoco.locomotion.contact import ContactScore, RewardTerms
 from robotrl.sims.mujoco.locomotion.task import (
     LIMIT_STEPS,
     TRAIN_DEFAULTS,
-    Array,
     Common,
     Dtype,
     Locomotion,
@@ -27,6 +25,10 @@ from robotrl.sims.mujoco.locomotion.task import (
 )
 from robotrl.sims.mujoco.render.views import Raster, View
 from robotrl.spec import TrainDefaults
+
+if TYPE_CHECKING:
+    from robotrl.sims.mujoco.engine.sim import MujocoSim
+    from robotrl.sims.mujoco.warp.sim import WarpSim
 
 JOINTS = (
     *("abdomen_z", "abdomen_y", "abdomen_x"),
@@ -70,31 +72,31 @@ class HumanoidScore(ContactScore):
         super().__init__(terms)
         self._contact_cost_range = checked_range("contact_cost_range", contact_cost_range)
 
-    def bind(self, physics: Physics, ctrl: Array) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of coordinates, centres of mass, contact wrenches and controls."""
-        self._x: Array = physics.field("xipos")[..., 0]
-        super().bind(physics, ctrl)
+        self._x = physics.field("xipos")[..., 0]
+        super().bind(physics)
         # the randomized "mass" multiplies all masses by the same factor, so their shares stay constant
         mass = np.asarray(physics.model.body_mass)
-        self._share: Array = mass / mass.sum()
+        self._share = self._xp.asarray(mass / mass.sum(), dtype=self._x.dtype, device=self._x.device)
 
     def _center_x(self) -> Array:
         """Centre of mass x (N,) as the last step left it, up to one physics step behind the state."""
-        return np.einsum("nb,b->n", self._x, self._share)
+        return self._xp.einsum("nb,b->n", self._x, self._share)
 
     def before(self) -> None:
         """Store the centre of mass before the step."""
         self._x_before[:] = self._center_x()
 
-    def after(self) -> tuple[Array, NDArray[np.bool_]]:
+    def after(self) -> tuple[Array, Array]:
         """Reward and end of the last step."""
-        contact = self._contact_cost * np.vecdot(self._wrenches, self._wrenches)
-        low, high = self._contact_cost_range
+        xp = self._xp
+        contact = self._contact_cost * xp.vecdot(self._wrenches, self._wrenches)
         healthy = (self._z > self._z_range[0]) & (self._z < self._z_range[1])
         reward = (self._center_x() - self._x_before) * (self._forward / (ROBOT.timestep_s * ROBOT.substeps))
         reward += self._healthy_reward * healthy
-        reward -= self._ctrl_cost * np.vecdot(self._ctrl, self._ctrl)
-        reward -= np.minimum(np.maximum(contact, low), high)
+        reward -= self._ctrl_cost * xp.vecdot(self._ctrl, self._ctrl)
+        reward -= xp.clip(contact, *self._contact_cost_range)
         return reward, ~healthy if self._terminate else self._never
 
 
@@ -151,7 +153,7 @@ class HumanoidCfg(MujocoCfg):
     dtype: Dtype = "float32"
     """Type of observations, actions and rewards; "float64" gives Gymnasium's numbers."""
 
-    def build(self, num_envs: int, seed: int) -> MujocoSim:
+    def build(self, num_envs: int, seed: int) -> MujocoSim | WarpSim:
         """Build the batched sim.
 
         Args:
@@ -178,4 +180,4 @@ class HumanoidCfg(MujocoCfg):
         )
         score = HumanoidScore(terms, self.contact_cost_range)
         task = Locomotion(ROBOT, seen, score, "stepped", Common(self.reset_noise_scale, self.limit_steps, self.dtype))
-        return self.with_images(MujocoSim(self.core(task, num_envs, seed)))
+        return self.sim(task, num_envs, seed)

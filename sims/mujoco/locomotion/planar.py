@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from robotrl.sims.mujoco.engine.physics import Physics
+from robotrl.sims.mujoco.engine.arrays import Array
+from robotrl.sims.mujoco.engine.task import TaskPhysics
 from robotrl.sims.mujoco.locomotion.columns import ObsColumn, Segment, joint_positions, joint_velocities
-from robotrl.sims.mujoco.locomotion.task import Array, Range, check_weights, checked_range
+from robotrl.sims.mujoco.locomotion.task import Range, check_weights, checked_range
 
 VELOCITY_CLIP: Range = (-10.0, 10.0)
 """Range, in m/s and rad/s, that hopper and walker2d clip observed velocities to."""
@@ -82,25 +80,31 @@ class PlanarScore:
         self._ctrl_cost = ctrl_cost_weight
         self._health = health
 
-    def bind(self, physics: Physics, ctrl: Array) -> None:
+    @property
+    def ends_early(self) -> bool:
+        """True if leaving a healthy range ends the episode."""
+        return self._health is not None and self._health.terminate
+
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of coordinates and controls."""
-        qpos: Array = physics.batch.bind("qpos")
+        self._xp = xp = physics.xp
+        qpos = physics.bind("qpos")
         self._x, self._z, self._angle = qpos[:, 0], qpos[:, 1], qpos[:, 2]
-        first = physics.offset("qpos")
-        model = physics.model
-        self._rest: Array = physics.batch.state[:, first + 2 : first + model.nq + model.nv]
-        self._ctrl = ctrl
-        self._x_before: Array = np.zeros(len(ctrl))
-        self._never = np.zeros(len(ctrl), bool)
+        first, *others = physics.coordinates()
+        self._rest = (first[:, 2:], *others)
+        self._ctrl = physics.ctrl
+        self._x_before = xp.zeros_like(self._x)
+        self._never = xp.zeros_like(self._x, dtype=xp.bool)
 
     def before(self) -> None:
         """Store the root's position before the step."""
         self._x_before[:] = self._x
 
-    def after(self) -> tuple[Array, NDArray[np.bool_]]:
+    def after(self) -> tuple[Array, Array]:
         """Reward and end of the last step."""
+        xp = self._xp
         reward = (self._x - self._x_before) * (self._forward / self._dt_s)
-        reward -= self._ctrl_cost * np.vecdot(self._ctrl, self._ctrl)
+        reward -= self._ctrl_cost * xp.vecdot(self._ctrl, self._ctrl)
         health = self._health
         if health is None:
             return reward, self._never
@@ -109,6 +113,7 @@ class PlanarScore:
         healthy = (z > z_low) & (z < z_high) & (angle > angle_low) & (angle < angle_high)
         if health.state_range is not None:
             low, high = health.state_range
-            healthy &= (self._rest.min(axis=1) > low) & (self._rest.max(axis=1) < high)
+            for part in self._rest:
+                healthy &= (xp.min(part, axis=1) > low) & (xp.max(part, axis=1) < high)
         reward += health.reward * healthy
         return reward, ~healthy if health.terminate else self._never

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, check_number, out_of_range, unknown
 from robotrl.fn.random import counter_rng
-from robotrl.sims.mujoco.engine.physics import Derived, Physics
-from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.engine.arrays import Array
+from robotrl.sims.mujoco.engine.physics import Derived
+from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, TaskPhysics
 from robotrl.sims.mujoco.locomotion.columns import INF, Segment, spec_of
 from robotrl.sims.mujoco.render.views import AnyView
 from robotrl.spec import Spec, TrainDefaults
 from robotrl.utils.installation import install_line
 
-Array = NDArray[np.float64]
 Dtype = Literal["float32", "float64"]
 Range = tuple[float, float]
 
@@ -75,15 +75,20 @@ class Common(NamedTuple):
 class RewardAndEnd(Protocol):
     """Interface for the reward and end of a task, for all envs at once."""
 
-    def bind(self, physics: Physics, ctrl: Array) -> None:
-        """Store views of the simulations' arrays; `ctrl` (N, U) are the controls of the step."""
+    @property
+    def ends_early(self) -> bool:
+        """True if it can end an episode before the time limit."""
+        ...
+
+    def bind(self, physics: TaskPhysics) -> None:
+        """Store views of the simulations' arrays."""
         ...
 
     def before(self) -> None:
         """Store values before a step that the reward needs afterwards, e.g. the position."""
         ...
 
-    def after(self) -> tuple[Array, NDArray[np.bool_]]:
+    def after(self) -> tuple[Array, Array]:
         """Reward (N,) of the last step, and flags (N,) of the episodes that it ended."""
         ...
 
@@ -138,29 +143,27 @@ class Locomotion:
         """MJCF of Gymnasium's model."""
         return self._xml
 
-    def bind(self, physics: Physics) -> None:
+    @property
+    def ends_early(self) -> bool:
+        """True if an episode can end before the time limit."""
+        return self._score.ends_early
+
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
-        model = self._model = physics.model
-        self._state: Array = physics.batch.state
-        first = physics.offset("qpos")
-        self._coordinates = slice(first, first + model.nq + model.nv)
-        self._rest: Array = self._state[0].copy()
+        self._physics, self._model = physics, physics.model
+        self._default = np.concatenate([physics.model.qpos0, np.zeros(physics.model.nv)])
         self._ctrl = physics.ctrl
-        self._score.bind(physics, physics.ctrl)
-        self._never = np.zeros(len(self._state), bool)
-        self._parts: list[tuple[slice, NDArray[Any], Range | None]] = []
+        self._clip = physics.xp.clip
+        self._score.bind(physics)
+        self._never = physics.xp.zeros_like(self._ctrl[:, 0], dtype=physics.xp.bool)
+        self._parts: list[tuple[slice, Array, Range | None]] = []
         at = 0
         for segment in self._segments:
-            if segment.field == "coordinates":
-                # qpos and qvel are adjacent in a state row: copy both at once
-                whole = self._state[:, self._coordinates]
-            else:
-                whole = physics.field(segment.field).reshape(len(self._state), -1)
-            seen = whole[:, whole.shape[1] - len(segment.columns) + segment.skip :]
-            self._parts.append((slice(at, at + seen.shape[1]), seen, segment.clip))
-            at += seen.shape[1]
+            for seen in _observed(physics, segment):
+                self._parts.append((slice(at, at + seen.shape[1]), seen, segment.clip))
+                at += seen.shape[1]
 
-    def memory(self) -> Mapping[str, Array]:
+    def memory(self) -> Mapping[str, NDArray[Any]]:
         """No arrays: the physics state is complete."""
         return {}
 
@@ -176,7 +179,7 @@ class Locomotion:
             "joint_damping": Param(("dof_damping",), hinges, 0.2, 5.0),
         }
 
-    def plan(self, state_ids: Ids) -> Array:
+    def plan(self, state_ids: Ids) -> NDArray[np.float64]:
         """Start coordinates (n, nq + nv): the model's default with noise."""
         nq, nv = self._model.nq, self._model.nv
         u = counter_rng.uniform(self._robot.start_seed, state_ids, nq + 2 * nv)
@@ -185,32 +188,44 @@ class Locomotion:
             # Box-Muller transform; 1 - u is never 0
             radius = np.sqrt(-2 * np.log(1 - u[:, nq : nq + nv]))
             noise[:, nq:] = radius * np.cos(2 * np.pi * u[:, nq + nv :])
-        return self._rest[self._coordinates] + self._noise * noise
+        return self._default + self._noise * noise
 
-    def start(self, env_ids: Ids, plans: Array) -> None:
+    def start(self, env_ids: Array, plans: NDArray[np.float64]) -> None:
         """Write start states; controls, warm start and applied forces are reset as in a new simulation."""
-        rows = np.broadcast_to(self._rest, (len(env_ids), len(self._rest))).copy()
-        rows[:, self._coordinates] = plans
-        self._state[env_ids] = rows
+        self._physics.put(env_ids, plans)
 
-    def command(self, actions: Real) -> None:
+    def command(self, actions: Array) -> None:
         """Set motor torques in units of each motor's gear."""
         self._score.before()
         self._ctrl[:] = actions
 
-    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+    def observe(self, out: Mapping[str, Array], env_ids: Array) -> None:
         """Write the concatenated segments."""
         state = out["state"]
         for columns, seen, clip in self._parts:
             values = seen[env_ids]
-            if clip is not None:
-                values = np.minimum(np.maximum(values, clip[0]), clip[1])
-            state[env_ids, columns] = values
+            state[env_ids, columns] = values if clip is None else self._clip(values, *clip)
 
-    def outcome(self, actions: Real) -> Outcome:
+    def outcome(self, actions: Array) -> Outcome:
         """Reward and end of the last step; success means reaching the time limit."""
         reward, failure = self._score.after()
         return Outcome(reward, self._never, failure)
+
+
+def _observed(physics: TaskPhysics, segment: Segment) -> list[Array]:
+    """Live arrays (N, ...) that side by side are a segment's observed columns."""
+    if segment.field == "coordinates":
+        sources = physics.coordinates()
+    else:
+        field = physics.field(segment.field)
+        sources = (field.reshape(len(field), -1),)
+    hidden = sum(source.shape[1] for source in sources) - len(segment.columns) + segment.skip
+    seen: list[Array] = []
+    for source in sources:
+        if hidden < source.shape[1]:
+            seen.append(source[:, hidden:])
+        hidden = max(hidden - source.shape[1], 0)
+    return seen
 
 
 def asset(robot: Robot) -> Path:

@@ -1,0 +1,164 @@
+"""Batched physics on MuJoCo Warp: N worlds of one model on a device, their arrays shared with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import ConfigError
+from robotrl.sims.mujoco.engine import rne_post
+from robotrl.sims.mujoco.engine.arrays import ArrayNamespace
+from robotrl.sims.mujoco.engine.physics import Derived, load
+from robotrl.sims.mujoco.engine.replay import LIMIT
+from robotrl.sims.mujoco.warp.install import packages
+from robotrl.sims.mujoco.warp.kernels import Kernels
+from robotrl.sims.mujoco.warp.transfer import to_device
+
+CONTACTS = 32
+"""Room for contacts, a world on average."""
+CONTACT_ROWS = 96
+"""Room for rows of contact constraints in a world: four for each contact with friction."""
+COORDINATES = ("qpos", "qvel")
+
+
+class WarpPhysics:
+    """Batch of worlds on MuJoCo Warp; satisfies `TaskPhysics` with torch tensors that share Warp's memory.
+
+    The model is the native engine's, in float32. A solver that Warp lacks (PGS) is replaced by Newton's.
+
+    Args:
+        xml: the MJCF.
+        num_envs: number of worlds N.
+        substeps: physics steps in a call of `step`.
+        derived: update mode of derived fields, "none" or "stepped"; see `Derived`.
+        device: device of the arrays.
+
+    Raises:
+        ConfigError: MuJoCo Warp is not installed, or lacks something that the model uses.
+        RobotrlError: MuJoCo cannot load the MJCF.
+    """
+
+    def __init__(self, xml: str, num_envs: int, substeps: int, derived: Derived, device: torch.device) -> None:
+        wp, mjw, arrays = packages()
+        self.xp: ArrayNamespace = arrays
+        self.device = device
+        self.num_envs = num_envs
+        self.model = model = load(xml)
+        if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
+            model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
+        self._to_torch = wp.to_torch
+        with wp.ScopedDevice(str(device)):
+            try:
+                self._m: Any = mjw.put_model(model)
+            except NotImplementedError as error:
+                raise ConfigError(f"engine 'warp': MuJoCo Warp cannot run this model: {error}") from error
+            # lost contacts are reported by `lost_contacts`, not printed by the device
+            self._m.opt.warn_overflow = 0
+            self._d: Any = mjw.make_data(
+                model, num_envs, nconmax=CONTACTS, njmax=CONTACT_ROWS + int(model.jnt_limited.sum())
+            )
+        self._state = {name: self.bind(name) for name in COORDINATES}
+        self._good = {name: live.clone() for name, live in self._state.items()}
+        # what a new simulation holds besides its coordinates
+        self._zero = [self.bind(name) for name in (*(("act",) if model.na else ()), "ctrl", "qacc_warmstart", "time")]
+        self._warmstart = self.bind("qacc_warmstart")
+        self.ctrl: Tensor = self.bind("ctrl")
+        self._overflow = self.bind("overflow")
+        solver = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS
+        self._lost_bits = int(mjw.OverflowType.ALL & ~solver)
+        self.bad: dict[str, Tensor] = {
+            name: torch.zeros(num_envs, dtype=torch.bool, device=device) for name in COORDINATES
+        }
+        """Envs (N,) whose qpos or qvel became NaN, infinite or huge in the last step; they keep the last good state."""
+        self._kept: dict[str, tuple[Tensor, Tensor]] = {}
+        self._stepped = derived == "stepped"
+        m, d = self._m, self._d
+
+        def advance() -> None:
+            for _ in range(substeps):
+                mjw.step(m, d)
+            if self._stepped:
+                mjw.rne_postconstraint(m, d)
+
+        def derive() -> None:
+            mjw.fwd_kinematics(m, d)
+            mjw.transmission(m, d)
+            mjw.fwd_velocity(m, d)
+            mjw.fwd_actuation(m, d)
+
+        self._advance = Kernels(advance, device)
+        self._derive = Kernels(derive, device) if self._stepped else None
+
+    def bind(self, name: str) -> Tensor:
+        """Live array (N, ...) of a field of `mujoco_warp.Data`."""
+        return self._to_torch(getattr(self._d, name))
+
+    def coordinates(self) -> tuple[Tensor, ...]:
+        """Live arrays qpos (N, nq) and qvel (N, nv)."""
+        return self._state["qpos"], self._state["qvel"]
+
+    def field(self, name: str) -> Tensor:
+        """Live array (N, ...) of a derived field; in mode "stepped" as the last step or the start left it."""
+        if not self._stepped:
+            return self.bind(name)
+        if name not in self._kept:
+            bound = self.bind(name)
+            self._kept[name] = bound, torch.zeros_like(bound)
+        return self._kept[name][1]
+
+    def put(self, env_ids: Tensor, coordinates: NDArray[np.float64]) -> None:
+        """Put envs (n,) into the state of a new simulation, but with these coordinates (n, nq + nv)."""
+        values = to_device(coordinates.astype(np.float32), self.device)
+        qpos, qvel = self.coordinates()
+        qpos[env_ids] = values[:, : qpos.shape[1]]
+        qvel[env_ids] = values[:, qpos.shape[1] :]
+        self._good["qpos"][env_ids], self._good["qvel"][env_ids] = qpos[env_ids], qvel[env_ids]
+        for array in self._zero:
+            array.index_fill_(0, env_ids, 0)
+
+    def set(self, coordinates: Mapping[str, NDArray[np.float64]]) -> None:
+        """Overwrite qpos (N, nq) or qvel (N, nv) of all envs."""
+        for name, values in coordinates.items():
+            self._state[name].copy_(torch.from_numpy(values))
+            self._good[name].copy_(self._state[name])
+
+    def start(self, env_ids: Tensor) -> None:
+        """Update the derived fields of envs (n,) whose start state was written; the others keep theirs."""
+        if self._derive is None:
+            return
+        self._derive()
+        for name, (bound, kept) in self._kept.items():
+            if name in rne_post.FIELDS:
+                # before the first step there are no contact wrenches, as after mj_resetData
+                kept.index_fill_(0, env_ids, 0)
+            else:
+                kept[env_ids] = bound[env_ids]
+
+    def step(self) -> None:
+        """Advance every world by the physics steps of a control step with the current controls.
+
+        Worlds that diverge are marked in `bad`, and keep their last good state.
+        """
+        self._advance()
+        for name, live in self._state.items():
+            # NaN fails the comparison
+            torch.logical_not((live.abs() < LIMIT).all(dim=1), out=self.bad[name])
+        good = ~(self.bad["qpos"] | self.bad["qvel"])
+        for name, live in self._state.items():
+            torch.where(good[:, None], live, self._good[name], out=self._good[name])
+            live.copy_(self._good[name])
+        self._warmstart.masked_fill_(~good[:, None], 0)
+        for bound, kept in self._kept.values():
+            torch.where(good.view(-1, *[1] * (kept.dim() - 1)), bound, kept, out=kept)
+
+    def lost_contacts(self) -> Tensor:
+        """Flags (N,) of envs with more contacts than there is room for since the last call."""
+        lost = (self._overflow & self._lost_bits) != 0
+        self._overflow.zero_()
+        return lost

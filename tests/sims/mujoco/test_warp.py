@@ -1,0 +1,262 @@
+"""MuJoCo Warp: the same tasks as on the native engine, on the processor at tiny size, and what needs a GPU."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import robotrl
+from robotrl.errors import ConfigError, NumericsError
+from robotrl.registry import SIMS
+from robotrl.sims.mujoco.engine.config import ON_WARP
+from robotrl.spec import HasCamera, HasFinalObs, HasParams, HasRestart, HasState, HasStateIds, HasTimeLimit, VecSim
+from robotrl.spec.sims import why_lacking
+from robotrl.testing.sims import CHECKS, SimCase, play, random_actions
+from tests.kits.refusals import raises_naming
+
+pytest.importorskip("mujoco_warp")
+
+CHEETAH = "mujoco/halfcheetah"
+LIFT_M = 1.0
+"""Height above the start from which no robot falls to the ground in the steps compared."""
+TOLERANCE_IN_AIR = 1e-4
+"""Of coordinates (m, rad) and velocities (m/s, rad/s): float32 against float64."""
+TOLERANCE_ON_GROUND = {name: 5e-3 for name in ON_WARP}
+"""The same where feet touch the ground. Warp turns the friction pyramid under a steep capsule, as the ant's feet are,
+otherwise than MuJoCo does, so that the ant is compared in the air alone."""
+del TOLERANCE_ON_GROUND["mujoco/ant"]
+HEIGHT = {name: 1 for name in ON_WARP} | {"mujoco/ant": 2, "mujoco/humanoid": 2}
+"""Column of the height in qpos."""
+
+
+def warp(name: str = CHEETAH, num_envs: int = 3, seed: int = 0, **options: Any) -> Any:
+    return robotrl.make_sim(name, num_envs=num_envs, seed=seed, engine="warp", **options)
+
+
+def pair(name: str, num_envs: int, **options: Any) -> tuple[Any, Any]:
+    """The sim on Warp and on the native engine."""
+    return warp(name, num_envs, **options), robotrl.make_sim(name, num_envs=num_envs, seed=0, threads=1, **options)
+
+
+def case(limit_steps: int) -> Any:
+    return lambda num_envs, seed: warp(num_envs=num_envs, seed=seed, limit_steps=limit_steps)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_conformance(check: Any) -> None:
+    check(SimCase(case(1000), case(10)))
+
+
+def test_it_declares_what_it_can_do() -> None:
+    sim = warp(limit_steps=7)
+    for capability in (VecSim, HasFinalObs, HasStateIds, HasRestart, HasTimeLimit):
+        assert isinstance(sim, capability)
+    for capability in (HasState, HasParams, HasCamera):
+        assert not isinstance(sim, capability)
+        assert why_lacking(sim, capability.__name__)
+    assert sim.limit_steps == 7
+
+
+def farthest(on_warp: Any, native: Any, steps: int, lift_m: float) -> float:
+    """Largest difference of a coordinate or velocity of the two sims after the same start and actions."""
+    native.reset(seed=1)
+    start = native.core.physics.bind("qpos").copy()
+    start[:, HEIGHT[native.core.task.name]] += lift_m
+    for sim in (on_warp, native):
+        sim.reset(seed=1, options={"qpos": start})
+    touched = False
+    for action in random_actions(native, steps):
+        for sim in (on_warp, native):
+            sim.step(action)
+        touched |= bool((np.abs(native.core.physics.batch.bind("qfrc_constraint")) > 0).any())
+    assert touched or lift_m, "the robot never met the ground"
+    found = ((on_warp.physics.bind(name).numpy() - native.core.physics.bind(name)).ravel() for name in ("qpos", "qvel"))
+    return float(np.abs(np.concatenate([*found])).max())
+
+
+@pytest.mark.parametrize("name", ON_WARP)
+def test_warp_agrees_with_native_in_the_air(name: str) -> None:
+    options = {} if name == CHEETAH else {"terminate_when_unhealthy": False}
+    assert farthest(*pair(name, 2, **options), steps=5, lift_m=LIFT_M) < TOLERANCE_IN_AIR
+
+
+@pytest.mark.parametrize("name", TOLERANCE_ON_GROUND)
+def test_warp_agrees_with_native_on_the_ground(name: str) -> None:
+    assert farthest(*pair(name, 2), steps=5, lift_m=0.0) < TOLERANCE_ON_GROUND[name]
+
+
+@pytest.mark.parametrize("name", ["mujoco/hopper", "mujoco/humanoid"])
+def test_a_task_is_the_same_on_both_engines(name: str) -> None:
+    """Rewards, flags, start ids and last observations, across early ends and the time limit."""
+    on_warp, native = pair(name, 3, limit_steps=20)
+    for sim in (on_warp, native):
+        sim.reset(seed=5, options={"stagger": True})
+    ended = {"terminated": 0, "truncated": 0}
+    for action in random_actions(native, 45):
+        found, expected = on_warp.step(action), native.step(action)
+        assert found.final_ids.tolist() == expected.final_ids.tolist()
+        assert torch.equal(on_warp.elapsed_steps(), native.elapsed_steps())
+        for flags in ended:
+            assert torch.equal(getattr(found, flags), getattr(expected, flags))
+            ended[flags] += int(getattr(found, flags).sum())
+        for key in found.info:
+            assert torch.equal(found.info[key], expected.info[key]), key
+        torch.testing.assert_close(found.reward, expected.reward, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(found.final_obs["state"], expected.final_obs["state"], atol=2e-2, rtol=1e-2)
+        torch.testing.assert_close(found.obs["state"], expected.obs["state"], atol=2e-2, rtol=1e-2)
+    assert ended["truncated"]
+    assert ended["terminated"] or name != "mujoco/hopper"
+
+
+def test_starts_are_numbered_as_on_the_native_engine() -> None:
+    on_warp, native = pair("mujoco/ant", 3)
+    ids = [native.state_ids("test").start + k for k in (4, 0, 7)]
+    for sim in (on_warp, native):
+        sim.queue_states(ids)
+    assert torch.equal(on_warp.reset()["state"], native.reset()["state"])
+
+
+def test_restart_touches_the_named_envs_alone() -> None:
+    sim = warp("mujoco/ant", 3)
+    sim.reset(seed=0)
+    before = play(sim, random_actions(sim, 3))[-1].obs["state"]
+    after = sim.restart(torch.tensor([1]))["state"]
+    assert [torch.equal(a, b) for a, b in zip(before, after, strict=True)] == [True, False, True]
+    assert sim.elapsed_steps().tolist() == [3, 0, 3]
+
+
+# faults
+
+
+def rest(sim: Any) -> Tensor:
+    return torch.zeros(sim.num_envs, *sim.action_spec.shape)
+
+
+@pytest.mark.parametrize(("field", "value"), [("qpos", float("nan")), ("qvel", float("inf")), ("qvel", 1e12)])
+def test_a_diverged_env_is_named_and_keeps_its_last_good_state(field: str, value: float) -> None:
+    sim, twin = warp(), warp()
+    for one in (sim, twin):
+        one.reset(seed=0)
+        one.step(rest(one))
+    good = sim.physics.bind("qpos")[1].clone()
+    sim.physics.bind(field)[1, 3] = value
+    with raises_naming(NumericsError, "env 1", "episode step 2", field):
+        sim.step(rest(sim))
+    expected = twin.step(rest(twin)).obs["state"]
+    assert torch.equal(sim.physics.bind("qpos")[1], good)
+    assert torch.equal(sim.physics.bind("qpos")[[0, 2]], twin.physics.bind("qpos")[[0, 2]])
+    assert torch.equal(sim.elapsed_steps(), twin.elapsed_steps()) and expected.isfinite().all()
+    assert sim.step(rest(sim)).obs["state"].isfinite().all()
+
+
+def test_lost_contacts_are_an_error() -> None:
+    sim = warp()
+    sim.reset(seed=0)
+    sim.physics.bind("overflow")[2] = 1
+    with raises_naming(NumericsError, "env 2", "contacts"):
+        sim.step(rest(sim))
+    sim.step(rest(sim))
+
+
+# options
+
+
+def test_tasks_that_need_the_native_engine_say_which_do_not() -> None:
+    others = [name for name in SIMS.names() if name.startswith("mujoco/") and name not in ON_WARP]
+    assert len(others) == 6
+    for name in others:
+        with raises_naming(ConfigError, "engine", name, "native", *ON_WARP):
+            warp(name)
+
+
+def test_options_that_warp_lacks_are_refused() -> None:
+    given: tuple[tuple[str, Any], ...] = (
+        ("threads", 2),
+        ("randomization", {"mass": (0.9, 1.1)}),
+        ("dump_dir", "dumps"),
+        ("image", ("track",)),
+        ("dtype", "float64"),
+    )
+    for name, value in given:
+        with raises_naming(ConfigError, name, "native"):
+            warp(**{name: value})
+    with raises_naming(ConfigError, "engine", nearest="warp"):
+        robotrl.make_sim(CHEETAH, num_envs=1, engine="wrap")
+    with raises_naming(ConfigError, "device", "'meta'"):
+        robotrl.make_sim(CHEETAH, num_envs=1, device="meta")
+
+
+@pytest.mark.parametrize("package", ["mujoco_warp", "array_api_compat"])
+def test_a_missing_package_is_named_with_what_installs_it(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with raises_naming(ConfigError, "engine", package):
+        warp()
+
+
+def test_a_gpu_needs_warp_and_is_named_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with raises_naming(ConfigError, "device", "'cuda'"):
+        robotrl.make_sim(CHEETAH, num_envs=1, device="cuda")
+    monkeypatch.undo()
+    monkeypatch.setattr("robotrl.utils.devices.device_of", lambda name: torch.device("cuda", 0))
+    with raises_naming(ConfigError, "engine", "'native'", "'warp'"):
+        robotrl.make_sim(CHEETAH, num_envs=1, device="cuda", engine="native")
+    with raises_naming(ConfigError, "device", "'cuda'", *ON_WARP):
+        robotrl.make_sim("mujoco/push", num_envs=1, device="cuda")
+
+
+# a GPU
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@cuda
+@pytest.mark.parametrize("name", ON_WARP)
+def test_a_gpu_gives_what_the_processor_gives(name: str) -> None:
+    there, here = (warp(name, 4, device=device, limit_steps=8) for device in ("cuda", "cpu"))
+    for sim in (there, here):
+        sim.reset(seed=2, options={"stagger": True})
+    for action in random_actions(here, 10):
+        found, expected = there.step(action.to(there.device)), here.step(action)
+        assert all(value.device == there.device for value in (found.reward, *found.obs.values(), found.final_ids))
+        assert found.final_ids.tolist() == expected.final_ids.tolist()
+        torch.testing.assert_close(found.obs["state"].cpu(), expected.obs["state"], atol=2e-2, rtol=1e-2)
+
+
+@cuda
+def test_a_step_copies_nothing_to_the_host_and_waits_for_nothing() -> None:
+    sim = warp(num_envs=256, device="cuda")
+    sim.reset(seed=0)
+    actions = random_actions(sim, 20).to(sim.device)
+    sim.step(actions[0])
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for action in actions[1:]:
+            sim.step(action)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@cuda
+def test_a_gpu_reports_faults_a_few_steps_late() -> None:
+    sim = warp(num_envs=8, device="cuda")
+    sim.reset(seed=0)
+    bad = rest(sim).to(sim.device)
+    bad[5, 2] = float("nan")
+
+    def steps() -> None:
+        for action in (bad, *[torch.zeros_like(bad)] * 20):
+            sim.step(action)
+            torch.cuda.synchronize()
+
+    with pytest.raises(NumericsError, match="env 5"):
+        steps()
+    assert torch.isfinite(sim.step(torch.zeros_like(bad)).obs["state"]).all()
