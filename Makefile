@@ -1,7 +1,7 @@
 # Everything here sets up .venv by itself first; that takes no time when it is up to date.
 # `make help` lists the targets. PYTHON=/path/to/python chooses the interpreter that .venv is made with.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test quickstart test test-fast nightly format type smoke bench docs clean
+.PHONY: help setup setup-test quickstart test test-fast nightly gpu format type smoke bench docs clean
 PY := .venv/bin/python
 
 help: ## list the targets
@@ -34,6 +34,10 @@ build/mjlab/bin/robotrl: # mjlab pins another MuJoCo: an environment of its own
 
 nightly: setup-test build/mjlab/bin/robotrl ## the tests against mjlab, in an environment of their own, in some minutes
 	@ROBOTRL_MJLAB_PYTHON=$(CURDIR)/build/mjlab/bin/python $(PY) -m pytest -q tests/sims/isaac/test_mjlab.py
+
+gpu: setup-test ## on a machine with a CUDA GPU: the sims' tests that need one, and the speed of MuJoCo Warp there
+	@$(PY) -m pytest -q tests/sims/mujoco/test_warp.py tests/sims/bev/test_backends.py
+	@.venv/bin/robotrl bench gpu --cells "mujoco*"
 
 format: setup-test ## format the code and mend what the linter can
 	@.venv/bin/ruff check --fix-only --quiet .

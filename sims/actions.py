@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,9 @@ class ActionBounds:
         """Actions up to this magnitude are inside all bounds and need no clipping."""
         self._warned = False
 
-    def wrong_shape(self, actions: NDArray[Any]) -> ConfigError:
-        """Error for actions with a shape other than `shape`."""
-        return ConfigError(f"actions has shape {tuple(actions.shape)}: expected {self.shape} (envs, action)")
+    def wrong_shape(self, shape: Sequence[int]) -> ConfigError:
+        """Error for actions with a shape other than `self.shape`."""
+        return ConfigError(f"actions has shape {tuple(shape)}: expected {self.shape} (envs, action)")
 
     def checked(self, actions: NDArray[Any], steps: NDArray[np.int64]) -> NDArray[Any]:
         """Actions in the spec's dtype, clipped to their bounds; the given array itself if nothing had to change.
@@ -51,7 +52,7 @@ class ActionBounds:
                 message names env, step and action.
         """
         if actions.shape != self.shape:
-            raise self.wrong_shape(actions)
+            raise self.wrong_shape(actions.shape)
         actions = actions.astype(self._spec.dtype, copy=False)
         if self._spec.choices is not None:
             return self._chosen(actions, steps)

@@ -1,4 +1,4 @@
-"""GPU measurements: decoding speed of action tokens, accuracy of the memory estimate, and the driving world.
+"""GPU measurements: decoding speed of action tokens, accuracy of the memory estimate, driving world, MuJoCo Warp.
 
 Each measurement is a cell, so that one that needs a larger GPU does not affect the others; all need CUDA.
 """
@@ -14,10 +14,12 @@ from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.runner import number
 from benchmarks.vla.bench import speed_rows
 
-DESCRIPTION = "on a CUDA GPU: tokens per second, memory against its estimate, the driving world against the processor"
+DESCRIPTION = (
+    "on a CUDA GPU: tokens per second, memory against its estimate, driving world and MuJoCo against the processor"
+)
 PEERS: dict[str, str] = {}
 REVISION = 1
-DECODE, MEMORY, DRIVE, LEARN = "decode", "memory_", "drive_", "learn_drive"
+DECODE, MEMORY, DRIVE, LEARN, MUJOCO = "decode", "memory_", "drive_", "learn_drive", "mujoco_"
 """Prefixes of the figures' names."""
 
 
@@ -39,7 +41,7 @@ HELD = {
     "smolvla_whole": Held("smolvla", 16, 0),
 }
 """The first three are as in the profiles."""
-NAMES = (DECODE, *(MEMORY + name for name in HELD), f"{DRIVE}steps", LEARN)
+NAMES = (DECODE, *(MEMORY + name for name in HELD), f"{DRIVE}steps", LEARN, f"{MUJOCO}steps")
 """Names of the measurements."""
 
 
@@ -71,15 +73,25 @@ def memories(document: Mapping[str, Any]) -> str:
 
 def driving(document: Mapping[str, Any]) -> str:
     """Markdown table: the driving world on the GPU and on the processor of the same machine."""
-    lines = table_head(("driving world", "GPU", "processor", "times"))
-    for figure in (*_figures(document, DRIVE), *_figures(document, LEARN)):
+    figures = (*_figures(document, DRIVE), *_figures(document, LEARN))
+    return "\n".join([*_against("driving world", figures), "", _where(document, DRIVE)])
+
+
+def mujoco(document: Mapping[str, Any]) -> str:
+    """Markdown table: MuJoCo Warp on the GPU and the native engine on the processor of the same machine."""
+    return "\n".join([*_against("MuJoCo", _figures(document, MUJOCO)), "", _where(document, MUJOCO)])
+
+
+def _against(subject: str, figures: Sequence[Figure]) -> list[str]:
+    lines = table_head((subject, "GPU", "processor", "times"))
+    for figure in figures:
         peer = "" if figure.peer_value is None else f"{number(figure.peer_value)} ({figure.peer})"
         ratio = "" if figure.ratio is None else number(figure.ratio)
         if figure.ratio_low is not None and figure.ratio_high is not None:
             ratio += f" ({number(figure.ratio_low)} to {number(figure.ratio_high)})"
         unit = "" if figure.unit == "success" else f" {figure.unit}"
         lines.append(table_row((figure.note, f"{number(figure.value)}{unit}", peer, ratio)))
-    return "\n".join([*lines, "", _where(document, DRIVE)])
+    return lines
 
 
 def _figures(document: Mapping[str, Any], begin: str) -> list[Figure]:
@@ -94,5 +106,5 @@ def _where(document: Mapping[str, Any], begin: str) -> str:
     return f"`robotrl bench gpu`, {document['date']}; {', '.join(cards)}, torch {', '.join(torches)}."
 
 
-PARTS = {"decode": speeds, "memory": memories, "drive": driving}
+PARTS = {"decode": speeds, "memory": memories, "drive": driving, "mujoco": mujoco}
 """Tables by part name; see `benchmarks.readme`."""

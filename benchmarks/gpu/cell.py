@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import drive
-from benchmarks.gpu.bench import DECODE, DRIVE, HELD, LEARN, MEMORY, NAMES, Held
+from benchmarks.gpu import drive, mujoco
+from benchmarks.gpu.bench import DECODE, DRIVE, HELD, LEARN, MEMORY, MUJOCO, NAMES, Held
 from benchmarks.kit.figures import Figure
 from benchmarks.vla import decode as vla_decode
 from robotrl.config import LoraCfg
@@ -42,6 +42,8 @@ def main(name: str, out: Path) -> None:
         figures = drive.learning()
     elif name.startswith(DRIVE):
         figures = drive.stepping()
+    elif name.startswith(MUJOCO):
+        figures = mujoco.stepping()
     else:
         figures = memory(name, HELD[name.removeprefix(MEMORY)], device)
     replace_file(out / "result.json", dump_json({key: figure.to_json() for key, figure in figures.items()}))

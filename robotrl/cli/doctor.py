@@ -36,6 +36,7 @@ EXTRAS = {
         "numba",
     ),
     "cuda": ("numba.cuda", "numba_cuda"),
+    "warp": ("torch", "mujoco_warp", "warp", "array_api_compat"),
     "video": ("av",),
     "viewer": ("viser", "trimesh"),
     "clip": ("open_clip", "torchvision", "timm"),

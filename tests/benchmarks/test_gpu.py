@@ -19,11 +19,12 @@ def document() -> dict[str, Any]:
     machine, versions = {"gpus": ["Card 9"]}, {"torch": "2.99"}
     figures = {
         "decode_5m": Figure(200.0, "tokens/s", "transformers.generate", 50.0, 4.0, 9, 190.0, 210.0, 3.5, 4.5, "small"),
+        "mujoco_halfcheetah": Figure(9e6, "env steps/s", "8 cores, native engine", 3e6, 3.0, note="cheetah"),
         "memory_smolvla_whole": Figure(10.0, "GiB", "the estimate", 9.5, 0.95, note="all of it"),
     }
     cells = {
         name: {"method": name, "machine": machine, "versions": versions, "result": {}}
-        for name in ("decode", "memory_smolvla_whole")
+        for name in ("decode", "memory_smolvla_whole", "mujoco_steps")
     }
     return {"date": "2026-01-02", "figures": {key: x.to_json() for key, x in figures.items()}, "cells": cells}
 
@@ -45,6 +46,12 @@ def test_tables_say_what_was_measured_and_where() -> None:
         "`robotrl bench gpu`, 2026-01-02; Card 9, torch 2.99.",
     ]
     assert "| all of it | 10 | 9.5 |" in bench.memories(document())
+    row = "| cheetah | 9,000,000 env steps/s | 3,000,000 (8 cores, native engine) | 3 |"
+    assert bench.mujoco(document()).splitlines()[2:] == [
+        row,
+        "",
+        "`robotrl bench gpu`, 2026-01-02; Card 9, torch 2.99.",
+    ]
 
 
 def test_figures_are_those_of_the_cells() -> None:

@@ -52,4 +52,4 @@ def test_what_needs_no_clipping_at_all() -> None:
     bounds = ActionBounds(SPEC, 2)
     assert bounds.always_inside == 0
     assert bounds.shape == (2, 2)
-    assert str(bounds.wrong_shape(np.zeros(2))) == "actions has shape (2,): expected (2, 2) (envs, action)"
+    assert str(bounds.wrong_shape((2,))) == "actions has shape (2,): expected (2, 2) (envs, action)"

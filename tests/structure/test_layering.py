@@ -97,6 +97,8 @@ NEEDS_TORCH = {
 """`transforms` imports torch inside its torch backend."""
 OWNERS = {
     "mujoco": {"sims.mujoco", "benchmarks"},
+    "warp": {"sims.mujoco.warp"},
+    "mujoco_warp": {"sims.mujoco.warp"},
     "gymnasium": {"sims", "benchmarks"},
     "stable_baselines3": {"sims", "benchmarks"},
 }

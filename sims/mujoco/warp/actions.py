@@ -46,7 +46,7 @@ class DeviceActions:
         if self._device == CPU:
             return torch.from_numpy(self._bounds.checked(actions.cpu().numpy(), steps))
         if tuple(actions.shape) != self._bounds.shape:
-            raise self._bounds.wrong_shape(actions)
+            raise self._bounds.wrong_shape(actions.shape)
         actions = actions.to(self._device, torch.float32)
         torch.logical_not(torch.isfinite(actions).all(dim=1), out=self.bad)
         return torch.clamp(actions, self._low, self._high)

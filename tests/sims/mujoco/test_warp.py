@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -26,10 +27,11 @@ LIFT_M = 1.0
 """Height above the start from which no robot falls to the ground in the steps compared."""
 TOLERANCE_IN_AIR = 1e-4
 """Of coordinates (m, rad) and velocities (m/s, rad/s): float32 against float64."""
-TOLERANCE_ON_GROUND = {name: 5e-3 for name in ON_WARP}
-"""The same where feet touch the ground. Warp turns the friction pyramid under a steep capsule, as the ant's feet are,
-otherwise than MuJoCo does, so that the ant is compared in the air alone."""
-del TOLERANCE_ON_GROUND["mujoco/ant"]
+TOLERANCE_ON_GROUND = 1e-3
+"""The same where feet touch the ground."""
+ON_GROUND_M = {"mujoco/halfcheetah": 0.0, "mujoco/hopper": -0.03, "mujoco/walker2d": 0.0, "mujoco/humanoid": -0.12}
+"""Height relative to the start from which the feet meet the ground at once. The ant is left out: Warp turns the
+friction pyramid under a steep capsule, as its feet are, otherwise than MuJoCo does."""
 HEIGHT = {name: 1 for name in ON_WARP} | {"mujoco/ant": 2, "mujoco/humanoid": 2}
 """Column of the height in qpos."""
 
@@ -69,12 +71,15 @@ def farthest(on_warp: Any, native: Any, steps: int, lift_m: float) -> float:
     start[:, HEIGHT[native.core.task.name]] += lift_m
     for sim in (on_warp, native):
         sim.reset(seed=1, options={"qpos": start})
-    touched = False
+    contacts = 0
+    data = mujoco.MjData(native.core.physics.model)
     for action in random_actions(native, steps):
         for sim in (on_warp, native):
             sim.step(action)
-        touched |= bool((np.abs(native.core.physics.batch.bind("qfrc_constraint")) > 0).any())
-    assert touched or lift_m, "the robot never met the ground"
+        data.qpos[:] = native.core.physics.bind("qpos")[0]
+        mujoco.mj_forward(native.core.physics.model, data)
+        contacts += data.ncon
+    assert (contacts > 0) == (lift_m != LIFT_M)
     found = ((on_warp.physics.bind(name).numpy() - native.core.physics.bind(name)).ravel() for name in ("qpos", "qvel"))
     return float(np.abs(np.concatenate([*found])).max())
 
@@ -85,9 +90,9 @@ def test_warp_agrees_with_native_in_the_air(name: str) -> None:
     assert farthest(*pair(name, 2, **options), steps=5, lift_m=LIFT_M) < TOLERANCE_IN_AIR
 
 
-@pytest.mark.parametrize("name", TOLERANCE_ON_GROUND)
+@pytest.mark.parametrize("name", ON_GROUND_M)
 def test_warp_agrees_with_native_on_the_ground(name: str) -> None:
-    assert farthest(*pair(name, 2), steps=5, lift_m=0.0) < TOLERANCE_ON_GROUND[name]
+    assert farthest(*pair(name, 2), steps=5, lift_m=ON_GROUND_M[name]) < TOLERANCE_ON_GROUND
 
 
 @pytest.mark.parametrize("name", ["mujoco/hopper", "mujoco/humanoid"])
@@ -97,7 +102,7 @@ def test_a_task_is_the_same_on_both_engines(name: str) -> None:
     for sim in (on_warp, native):
         sim.reset(seed=5, options={"stagger": True})
     ended = {"terminated": 0, "truncated": 0}
-    for action in random_actions(native, 45):
+    for action in random_actions(native, 30):
         found, expected = on_warp.step(action), native.step(action)
         assert found.final_ids.tolist() == expected.final_ids.tolist()
         assert torch.equal(on_warp.elapsed_steps(), native.elapsed_steps())
@@ -145,7 +150,7 @@ def test_a_diverged_env_is_named_and_keeps_its_last_good_state(field: str, value
         one.step(rest(one))
     good = sim.physics.bind("qpos")[1].clone()
     sim.physics.bind(field)[1, 3] = value
-    with raises_naming(NumericsError, "env 1", "episode step 2", field):
+    with raises_naming(NumericsError, "env 1", "episode step 2"):
         sim.step(rest(sim))
     expected = twin.step(rest(twin)).obs["state"]
     assert torch.equal(sim.physics.bind("qpos")[1], good)
