@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import robotrl
 from robotrl.errors import ConfigError, NumericsError, RobotrlError
 from robotrl.registry import sim_options
+from robotrl.sims.mujoco.engine.config import MujocoCfg
 from robotrl.sims.mujoco.engine.physics import SimNumericsError
 from robotrl.sims.mujoco.engine.replay import replay
 from robotrl.sims.mujoco.engine.sim import MujocoSim
@@ -149,7 +151,7 @@ def test_every_option_means_what_it_means_there(name: str) -> None:
 def test_options_and_defaults_are_gymnasiums(name: str) -> None:
     theirs = inspect.signature(type(gymnasium.make(GYMNASIUM[name]).unwrapped).__init__).parameters
     # those that every MuJoCo sim of ours has
-    own = ("limit_steps", "threads", "randomization", "dump_dir", "dtype", "image", "image_size", "image_renderer")
+    own = {"limit_steps", "dtype", *(field.name for field in fields(MujocoCfg))}
     ours = {key: value for key, value in vars(sim_options(name)).items() if key not in own}
     left_out = {"self", "xml_file", "frame_skip", "default_camera_config", "main_body", "kwargs"}
     assert ours == {key: value.default for key, value in theirs.items() if key not in left_out}
