@@ -8,7 +8,7 @@ from torch import Tensor
 from robotrl.utils.devices import CPU
 
 
-class Faults:
+class DeviceFaults:
     """Flags (kinds, N) of envs, raised on the device until the host reads them.
 
     On a processor `read` gives them at once. On a GPU it starts a copy in the background, and a later call reads what

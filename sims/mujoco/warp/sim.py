@@ -17,7 +17,7 @@ from robotrl.sims.mujoco.engine.replay import LIMIT
 from robotrl.sims.mujoco.engine.reset_options import reset_options
 from robotrl.sims.mujoco.engine.task import DeviceTask
 from robotrl.sims.mujoco.warp.actions import DeviceActions
-from robotrl.sims.mujoco.warp.faults import Faults
+from robotrl.sims.mujoco.warp.faults import DeviceFaults
 from robotrl.sims.mujoco.warp.physics import WarpPhysics
 from robotrl.sims.mujoco.warp.transfer import to_device
 from robotrl.spec import Spec, Split, Step
@@ -66,7 +66,7 @@ class WarpSim:
         task.bind(self.physics)
         self._starts = PlannedStarts(task.plan, seed)
         self._actions = DeviceActions(task.action_spec, num_envs, device)
-        self._faults = Faults((ACTION, *self.physics.bad, CONTACTS), num_envs, device)
+        self._faults = DeviceFaults((ACTION, *self.physics.bad, CONTACTS), num_envs, device)
         self._all: Ids = np.arange(num_envs)
         self._steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         self._start_ids = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
