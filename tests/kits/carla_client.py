@@ -74,7 +74,6 @@ def look(port):
         "version": client.get_server_version(),
         "maps": client.get_available_maps(),
         "map": town.name,
-        "same": town.to_opendrive() == open(sys.argv[3]).read() if len(sys.argv) > 3 else None,
         "spawn_points": [pose(point) for point in town.get_spawn_points()],
         "on_lanes": [town.get_waypoint(point.location, False) is not None for point in town.get_spawn_points()],
         "wheels": {b.id: int(b.get_attribute("number_of_wheels")) for b in library.filter("vehicle.*")},

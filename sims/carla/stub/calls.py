@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -9,6 +10,7 @@ from typing import Any
 
 from robotrl.errors import ConfigError
 from robotrl.sims.carla.stub import batch, requests, wire
+from robotrl.sims.carla.stub.simulation import physics
 from robotrl.sims.carla.stub.simulation.actors import StubActor
 from robotrl.sims.carla.stub.simulation.blueprints import LIBRARY
 from robotrl.sims.carla.stub.simulation.sensors import box_of, packed_actor
@@ -139,6 +141,16 @@ def _load_new_episode(session: Session, name: str, reset_settings: bool = True, 
     if reset_settings:
         world.settings[:3] = [False, False, [False]]
     world.load(town)  # the client ticks until it sees the new episode
+
+
+@_nothing
+def _load_map_layer(session: Session, layer: int) -> None:
+    """Layers of a map: there are none."""
+
+
+@_nothing
+def _unload_map_layer(session: Session, layer: int) -> None:
+    """Layers of a map: there are none."""
 
 
 @_nothing
@@ -322,6 +334,14 @@ for _ignored in (
     "close_vehicle_door",
 ):
     _acts(_ignored, lambda world, actor, *_: None)
+
+
+@_value
+def _get_wheel_steer_angle(session: Session, actor: int, wheel: int) -> float:
+    """Angle of a wheel, degrees; only the front wheels (0 and 1) turn."""
+    _known(session, actor)
+    steer = float(session.world.actors.record["steer"][session.world.actors.row[actor]])
+    return steer * math.degrees(physics.MAX_STEER_RAD) if wheel < 2 else 0.0
 
 
 @_value

@@ -67,8 +67,7 @@ class StubServer:
         if line:
             return json.loads(line)
         self.kill()
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        said = self.errors().splitlines()
         raise ConfigError(said[-1] if said else f"the stub did not start within {timeout_s:g} s")
 
     @property
@@ -107,6 +106,11 @@ class StubServer:
         if "error" in found:
             raise ConfigError(found["error"])
         return found["ok"]
+
+    def errors(self) -> str:
+        """What the process has written to its standard error."""
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip()
 
     def wait(self, timeout_s: float = _END_S) -> int:
         """Wait for the end of the process, and return its exit code.

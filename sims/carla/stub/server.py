@@ -15,7 +15,7 @@ import msgpack
 from robotrl.sims.carla.stub import calls, wire
 from robotrl.sims.carla.stub.faults import Faults, StubFault
 from robotrl.sims.carla.stub.loop import Loop, Peer, bind, bind_pair
-from robotrl.sims.carla.stub.simulation.sensors import Sensors
+from robotrl.sims.carla.stub.simulation.sensors import SensorFrame, Sensors
 from robotrl.sims.carla.stub.simulation.town import Town
 from robotrl.sims.carla.stub.simulation.world import ASYNC_DT_S, WORLD_STREAM, Refusal, World
 from robotrl.sims.carla.stub.streams import FrameQueue
@@ -86,13 +86,15 @@ class RpcServer:
     def step(self, dt_s: float) -> None:
         """Simulate a frame and publish it."""
         self.world.advance(dt_s)
+        number = self.world.frame
+        self._queue.begin(number)
         self._last_snapshot = self.world.snapshot(time.time(), dt_s)
-        self._send(WORLD_STREAM, self._last_snapshot)
-        if dt_s > 0:
-            number = self.world.frame
-            self._queue.begin(number)
-            for frame in self._sensors.frames(self.world, self._listeners, self.session.host, self.session.stream_port):
-                self._queue.put(number, frame)
+        if dt_s == 0:
+            self._send(WORLD_STREAM, self._last_snapshot)
+            return
+        self._queue.put(number, SensorFrame(WORLD_STREAM, "world", self._last_snapshot))
+        for frame in self._sensors.frames(self.world, self._listeners, self.session.host, self.session.stream_port):
+            self._queue.put(number, frame)
 
     # calls
 
@@ -100,10 +102,14 @@ class RpcServer:
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, unicode_errors="surrogateescape")
 
         def received(peer: Peer, data: bytes) -> None:
-            unpacker.feed(data)
-            for message in unpacker:
-                if message[0] == 0:  # a request; notifications are not used
-                    self._call(peer, *message[1:])
+            try:
+                unpacker.feed(data)
+                requests = [(number, name, parameters) for _, number, name, parameters in unpacker]
+            except (ValueError, TypeError):  # something else than a client
+                peer.close()
+                return
+            for request in requests:
+                self._call(peer, *request)
 
         Peer(self.loop, sock, received, lambda _: None)
 

@@ -10,7 +10,7 @@ from robotrl.sims.carla.stub.simulation.sensors import SensorFrame
 
 
 class FrameQueue:
-    """Frames of sensors, some of which a fault drops, delays or swaps.
+    """Snapshots and frames of sensors, some of which a fault drops, delays or swaps.
 
     Args:
         faults: those in force.

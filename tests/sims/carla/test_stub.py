@@ -4,17 +4,27 @@ import math
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 
 import tests.kits.carla_kit as kit
+import tests.kits.xodr_kit as xodr
 from robotrl.errors import ConfigError
-from robotrl.sims.carla.stub.launch import StubServer
-from robotrl.sims.carla.stub.simulation import physics
+from tests.kits.paths_kit import ROOT
 from tests.kits.refusals import raises_naming
 
 kit.needs_carla()
+from robotrl.sims.carla.stub import calls, faults  # noqa: E402
+from robotrl.sims.carla.stub.launch import StubServer  # noqa: E402
+from robotrl.sims.carla.stub.simulation import physics  # noqa: E402
+from robotrl.sims.carla.stub.simulation.sensors import SensorFrame  # noqa: E402
+from robotrl.sims.carla.stub.simulation.town import Town  # noqa: E402
+from robotrl.sims.carla.stub.simulation.world import World  # noqa: E402
+from robotrl.sims.carla.stub.streams import FrameQueue  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +169,13 @@ def test_an_asynchronous_world_ticks_by_itself(server):
     assert rest[-1] > first
 
 
+def test_others_than_clients_are_hung_up_on(server):
+    with socket.create_connection(("127.0.0.1", server.port), 5.0) as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert peer.recv(10) == b""
+    assert server.control("state")["map"]
+
+
 # the control socket
 
 
@@ -256,7 +273,59 @@ def test_frames_of_cameras_are_lost_late_or_out_of_order(files, fault, frames):
         assert found == frames
 
 
-# how it starts
+def test_snapshots_are_lost_late_or_out_of_order_as_well():
+    def sent(*texts):
+        found, in_force = [], faults.Faults()
+        in_force.list += [faults.parse(text, calls.NAMES) for text in texts]
+        queue = FrameQueue(in_force, lambda stream, message: found.append(message))
+        for number in range(5):
+            queue.begin(number)
+            queue.put(number, SensorFrame(1, "world", number))
+        return found
+
+    assert sent("drop:world:1:2") == [0, 3, 4]
+    assert sent("delay=2:world:0:1") == [1, 0, 2, 3, 4]
+    assert sent("swap:world") == [1, 0, 3, 2]
+    assert sent("drop") == [0, 1, 2, 3, 4]
+
+
+# how it starts and ends
+
+
+def test_a_server_ends_with_the_process_that_started_it(files):
+    code = f"""
+from robotrl.sims.carla.stub.launch import StubServer
+server = StubServer([{str(files[0])!r}])
+print(server.pid, server.port, flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as starter:
+        pid, port = map(int, starter.stdout.readline().split())
+        os.kill(pid, 0)
+        starter.kill()
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the server runs on")
+
+
+def test_cars_follow_the_height_of_the_road():
+    rise = xodr.tag("elevationProfile", xodr.cubic("elevation", 0.0, 2.0, 0.1).replace("sOffset", "s"))
+    text = xodr.document(xodr.straight(right=[xodr.lane(-1)]).replace("<lanes>", f"{rise}<lanes>"))
+    town = Town("hill", text)
+    world = World([town])
+    assert not town.flat and town.spawn_points[1][2] == pytest.approx(4.5, abs=0.01)  # 20 m on, and 0.5 m above
+    car = world.spawn("vehicle.audi.tt", [], town.spawn_points[1])
+    world.set_velocity(car.id, [10.0, 0.0, 0.0])
+    for _ in range(20):
+        world.advance(0.05)
+    x, _, z, *_ = world.actors.pose(car.id)
+    assert x == pytest.approx(29.9, abs=0.2) and z == pytest.approx(2.0 + 0.1 * x, abs=0.1)
 
 
 def test_wrong_options_are_named(files, tmp_path):
@@ -268,7 +337,9 @@ def test_wrong_options_are_named(files, tmp_path):
         "stale=loud": ("loud", "silent"),
     }.items():
         with raises_naming(ConfigError, "fault", *named):
-            StubServer(files, [fault])
+            faults.parse(fault, calls.NAMES)
+    with raises_naming(ConfigError, "fault", "dye", nearest="die"):
+        StubServer(files, ["dye"])
     with raises_naming(ConfigError, "map", "nowhere.xodr"):
         StubServer([tmp_path / "nowhere.xodr"])
     (tmp_path / "text.xodr").write_text("no map")

@@ -23,7 +23,7 @@ _LABELED = ("sensor.camera.semantic_segmentation", "sensor.camera.instance_segme
 
 
 class SensorFrame(NamedTuple):
-    """A message of a sensor's stream, and the blueprint of the sensor."""
+    """A message of a sensor's stream, and the blueprint of the sensor; `world` for snapshots."""
 
     stream: int
     blueprint: str
