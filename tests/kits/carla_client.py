@@ -4,6 +4,7 @@ Runs without the rest of the repository.
 """
 
 import json
+import os
 import queue
 import sys
 import time
@@ -52,6 +53,13 @@ def tick_until_heard(world, heard):
     raise TimeoutError
 
 
+def load_town(client):
+    """A new episode; synchronous clients see nothing of it before its first tick."""
+    world = client.load_world("town", False)
+    world.tick()
+    return world
+
+
 def refusal(call, *arguments):
     started = time.monotonic()
     try:
@@ -98,7 +106,7 @@ def _weather(world):
 def drive(port):
     """A drive that is the same each time."""
     client, _ = connect(port)
-    world = client.load_world("town", False)
+    world = load_town(client)
     car, walker = spawn(world, role_name="hero"), spawn(world, "walker.pedestrian.0001", Transform(Location(5, 5, 1)))
     blocked = world.try_spawn_actor(world.get_blueprint_library().find(CAR), world.get_map().get_spawn_points()[0])
     walker.apply_control(carla.WalkerControl(Vector(0, 1, 0), 1.5, False))
@@ -134,7 +142,7 @@ def drive(port):
 
 def batches(port):
     client, _ = connect(port)
-    world = client.load_world("town", False)
+    world = load_town(client)
     points = world.get_map().get_spawn_points()
     library = world.get_blueprint_library()
     car, child = library.find(CAR), library.find("walker.pedestrian.0009")
@@ -178,7 +186,7 @@ def batches(port):
 
 def sensors(port):
     client, _ = connect(port)
-    world = client.load_world("town", False)
+    world = load_town(client)
     car, other = spawn(world), spawn(world, "vehicle.audi.tt", at=2)
     size = {"image_size_x": "64", "image_size_y": "48"}
     front = Transform(Location(x=1.5, z=2.0))
@@ -224,7 +232,7 @@ def sensors(port):
 
 def lights(port):
     client, _ = connect(port)
-    world = client.load_world("town", False)
+    world = load_town(client)
     found = {light.get_opendrive_id(): light for light in world.get_actors().filter("traffic.traffic_light")}
     seen = []
     for _ in range(int(17 / DT_S)):
@@ -255,11 +263,12 @@ def lights(port):
 
 def maps(port):
     client, _ = connect(port)
-    world = client.load_world("town", False)
+    world = load_town(client)
     spawn(world, at=1)
     world.tick()
     first, counted = world.id, len(world.get_actors())
     second = client.load_world("Second", False)
+    second.tick()
     kept = second.get_settings().synchronous_mode
     third = client.reload_world()
     text = second.get_map().to_opendrive()
@@ -276,7 +285,7 @@ def maps(port):
 
 def autopilot(port):
     client, _ = connect(port)
-    world = client.load_world("town", False)
+    world = load_town(client)
     manager = client.get_trafficmanager(port + 100)
     manager.set_synchronous_mode(True)
     manager.set_random_device_seed(3)
@@ -345,3 +354,4 @@ def camera(port):
 
 if __name__ == "__main__":
     print(json.dumps(globals()[sys.argv[2]](int(sys.argv[1]))), flush=True)
+    os._exit(0)  # the client's own threads may end the process in a worse way

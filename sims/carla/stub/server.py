@@ -53,7 +53,7 @@ class RpcServer:
         self._listeners: dict[int, list[Peer]] = {}
         self._sensors = Sensors()
         self._queue = FrameQueue(self.faults, self._send)
-        self._last_snapshot = b""
+        self._last_snapshot, self._snapshot_episode = b"", 0
         self.loop.listen(rpc, self._accept_calls)
         self.loop.listen(stream, self._accept_stream)
         self.loop.later(ASYNC_DT_S, self._clock)
@@ -88,7 +88,7 @@ class RpcServer:
         self.world.advance(dt_s)
         number = self.world.frame
         self._queue.begin(number)
-        self._last_snapshot = self.world.snapshot(time.time(), dt_s)
+        self._last_snapshot, self._snapshot_episode = self.world.snapshot(time.time(), dt_s), self.world.episode
         if dt_s == 0:
             self._send(WORLD_STREAM, self._last_snapshot)
             return
@@ -132,6 +132,7 @@ class RpcServer:
             for listener in [peer for peers in self._listeners.values() for peer in peers]:
                 listener.close()
             self._answer(peer, number, name, arguments)
+            self._snapshot_episode = 0  # what was published meanwhile is lost
 
     def _answer(self, peer: Peer, number: int, name: str, arguments: list[Any]) -> None:
         self.session.version = self.faults.value("version") or wire.VERSION
@@ -159,9 +160,11 @@ class RpcServer:
         def received(peer: Peer, data: bytes) -> None:
             asked.extend(data)
             if len(asked) >= _STREAM.size:
-                peers = self._listeners.setdefault(_STREAM.unpack_from(asked)[0], [])
+                stream = _STREAM.unpack_from(asked)[0]
+                peers = self._listeners.setdefault(stream, [])
                 if peer not in peers:
                     peers.append(peer)
+                    self._welcome(peer, stream)
 
         def closed(peer: Peer) -> None:
             for stream, peers in list(self._listeners.items()):
@@ -171,6 +174,14 @@ class RpcServer:
                     del self._listeners[stream]
 
         Peer(self.loop, sock, received, closed)
+
+    def _welcome(self, peer: Peer, stream: int) -> None:
+        """Send the last snapshot of this episode to a new listener.
+
+        A client may tick before it has connected to the stream, and this server is fast enough to answer by then.
+        """
+        if stream == WORLD_STREAM and self._snapshot_episode == self.world.episode:
+            peer.send(self._last_snapshot)
 
     def _send(self, stream: int, message: bytes) -> None:
         for peer in list(self._listeners.get(stream, ())):
