@@ -14,7 +14,7 @@ from robotrl.errors import DataError
 from robotrl.sims.driving.opendrive.geometry import Floats, cubic_at, poses, stations
 from robotrl.sims.driving.opendrive.roads import DEFAULT_SPEED_MPS, LaneRecord, Section, Timed, XodrRoad, in_force
 from robotrl.sims.driving.opendrive.xml import Notes, shown, whole, word
-from robotrl.sims.driving.roads.lanes import NONE, JunctionTurn, RoadBuilder
+from robotrl.sims.driving.roads.lanes import NONE, SPACING_M, JunctionTurn, RoadBuilder, resampled
 
 DRIVING = {
     "driving",
@@ -36,6 +36,11 @@ TURNED_RAD = np.pi / 6.0
 """Heading change beyond which a road in a junction counts as a left or right turn."""
 GAP_M = 1.0
 """Gap between a lane's start and its predecessor's end that triggers a warning."""
+UNEVEN_M = 0.05
+"""Deviation from the mean width beyond which a lane's width is recorded point by point."""
+SAGITTA_M = 0.03
+"""Deviation of a lane's chords from its centre line beyond which its points are closer than `SPACING_M`."""
+CLOSEST_M = 0.25
 MOST_UNFOLDED = 200
 CHANGEABLE = {"broken", "none", "custom"}
 
@@ -229,15 +234,33 @@ def _add_section(
                 " <geometry>, <laneOffset> and <width> without jumps"
             )
         forward, in_junction = net.forward(lane.id), road.junction is not None
+        mean = float(np.trapezoid(width, s) / (s[-1] - s[0]))
+        varies = bool(np.abs(width - mean).max() > UNEVEN_M)
+        order = slice(None) if forward else slice(None, None, -1)
         limit = in_force(lane.speeds, 0.5 * long) or in_force(road.speeds, section.start + 0.5 * long)
         net.nodes[node] = net.builder.lane(
-            points if forward else points[::-1],
+            points[order],
             limit or DEFAULT_SPEED_MPS,
-            float(np.trapezoid(width, s) / (s[-1] - s[0])),
+            mean,
             in_junction,
             turns[0 if forward else 1] if in_junction else JunctionTurn.STRAIGHT,
+            _spacing(points, along),
+            width[kept][order] if varies else None,
         )
         net.strips.append(Strip(road, forward, limit is not None, s[kept], along))
+
+
+def _spacing(points: Floats, along: Floats) -> float:
+    """Distance of points at which the lane's chords stay within `SAGITTA_M` of these points: less in tight bends."""
+    spacing = SPACING_M
+    while spacing > CLOSEST_M:
+        coarse = resampled(points, spacing)
+        at = np.linspace(0.0, along[-1], len(coarse))
+        chord = np.stack([np.interp(along, at, coarse[:, k]) for k in range(2)], axis=1)
+        if np.linalg.norm(chord - points, axis=1).max() <= SAGITTA_M:
+            break
+        spacing /= 2.0
+    return spacing
 
 
 def unfolded(points: Floats, tangents: Floats) -> NDArray[np.intp]:

@@ -65,6 +65,8 @@ class Lane:
     width_m: float
     junction: bool
     turn: JunctionTurn
+    widths_m: NDArray[np.float64] | None = None
+    """(n,) width at each point, m; None where it is `width_m` everywhere."""
     left: int = NONE
     right: int = NONE
     left_solid: bool = True
@@ -158,15 +160,19 @@ class RoadBuilder:
         width_m: float = LANE_WIDTH_M,
         junction: bool = False,
         turn: JunctionTurn = JunctionTurn.STRAIGHT,
+        spacing_m: float = SPACING_M,
+        widths_m: NDArray[np.float64] | None = None,
     ) -> int:
         """Add a lane and return its index.
 
         Args:
             points: (n, 2) centre line in driving direction, m; at least two different points.
             speed_mps: speed limit.
-            width_m: width of the lane.
+            width_m: width of the lane, its mean if it varies.
             junction: true for a lane inside a junction: no lane changes, and conflicts with other lanes count.
             turn: turn direction, for a lane in a junction.
+            spacing_m: largest distance of the points that the lane is resampled to.
+            widths_m: (n,) width at each point, 0 or more, of a lane that widens or narrows; for its drawn surface.
 
         Raises:
             ConfigError: fewer than two different points, a number that is not finite, a speed or width not above 0.
@@ -179,7 +185,11 @@ class RoadBuilder:
             raise ConfigError(f"{where}: its centre line has no length: expected two different points or more")
         if not (speed_mps > 0 and width_m > 0):
             raise ConfigError(f"{where}: speed is {speed_mps} m/s, width {width_m} m: expected both above 0")
-        self.lanes.append(Lane(resampled(array), speed_mps, width_m, junction, turn))
+        center = resampled(array, spacing_m)
+        if widths_m is not None:
+            along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(array, axis=0), axis=1))])
+            widths_m = np.interp(np.linspace(0.0, along[-1], len(center)), along, widths_m)
+        self.lanes.append(Lane(center, speed_mps, width_m, junction, turn, widths_m))
         return len(self.lanes) - 1
 
     def beside(self, left: int, right: int, may_change: bool = True) -> None:

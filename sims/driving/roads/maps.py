@@ -25,6 +25,7 @@ from robotrl.sims.driving.roads.lanes import (
 )
 
 Records = NDArray[Any]
+Offsets = NDArray[np.float64]
 
 CELL_M = 0.5
 """Cell size of the drawn surface."""
@@ -359,12 +360,15 @@ def _stamp(
     points: Any,
     first: int,
     count: int,
-    right: float,
-    left: float,
+    right: Offsets,
+    left: Offsets,
     bit: int,
     dash: float,
 ) -> None:
-    """Set a bit in the cells of a strip along a polyline, from offset `right` to `left`; dashes of `dash` m if > 0."""
+    """Set a bit in the cells of a strip along a polyline; dashes of `dash` m if > 0.
+
+    `right` and `left` (count,) are the offsets of its edges at each point.
+    """
     step = 0.2
     for i in range(first, first + count - 1):
         a, b = points[i], points[i + 1]
@@ -376,15 +380,18 @@ def _stamp(
                 continue
             x, y = a.x + u * (b.x - a.x), a.y + u * (b.y - a.y)
             c, s = a.cos + u * (b.cos - a.cos), a.sin + u * (b.sin - a.sin)
-            across = max(int((left - right) / step), 1)
+            n = i - first
+            low, high = right[n] + u * (right[n + 1] - right[n]), left[n] + u * (left[n + 1] - left[n])
+            across = max(int((high - low) / step), 1)
             for j in range(across + 1):
-                d = right + (left - right) * j / across
+                d = low + (high - low) * j / across
                 row, column = int((y + d * c - y0) / CELL_M), int((x - d * s - x0) / CELL_M)
                 tile[row, column] |= bit
 
 
 def _surface(builder: RoadBuilder, lanes: Records, points: Records) -> tuple[NDArray[np.uint8], tuple[float, float]]:
-    margin = MARGIN_M + float(lanes["width"].max()) / 2 + max((w.width_m for w in builder.crosswalks), default=0.0)
+    widest = max(lane.width_m if lane.widths_m is None else float(lane.widths_m.max()) for lane in builder.lanes)
+    margin = MARGIN_M + float(np.float32(widest)) / 2 + max((w.width_m for w in builder.crosswalks), default=0.0)
     ends = np.array([end for walk in builder.crosswalks for end in (walk.start, walk.end)]).reshape(-1, 2)
     drawn = np.concatenate([np.stack([points["x"], points["y"]], axis=1), ends]).astype(np.float64)
     low, high = drawn.min(0) - margin, drawn.max(0) + margin
@@ -396,18 +403,20 @@ def _surface(builder: RoadBuilder, lanes: Records, points: Records) -> tuple[NDA
         )
     tile = np.zeros((rows, columns), np.uint8)
 
-    def strip(i: int, right: float, left: float, bit: int, dash: float = 0.0) -> None:
+    def strip(i: int, right: Offsets, left: Offsets, bit: int, dash: float = 0.0) -> None:
         row = lanes[i]
         _stamp(tile, low[0], low[1], points, int(row["first"]), int(row["count"]), right, left, bit, dash)
 
-    for i, lane in enumerate(builder.lanes):
-        half = lane.width_m / 2
+    halves = [
+        np.full(len(lane.points), lane.width_m / 2) if lane.widths_m is None else lane.widths_m / 2
+        for lane in builder.lanes
+    ]
+    for i, (lane, half) in enumerate(zip(builder.lanes, halves, strict=True)):
         strip(i, -half, half, tables.DRIVABLE)
         if not lane.junction:
             strip(i, half, half + SHOULDER_M, tables.SHOULDER)
             strip(i, -half - SHOULDER_M, -half, tables.SHOULDER)
-    for i, lane in enumerate(builder.lanes):
-        half = lane.width_m / 2
+    for i, (lane, half) in enumerate(zip(builder.lanes, halves, strict=True)):
         if not lane.junction:
             for at, neighbor, solid in ((half, lane.left, lane.left_solid), (-half, lane.right, lane.right_solid)):
                 if neighbor != NONE and not solid:
@@ -417,7 +426,8 @@ def _surface(builder: RoadBuilder, lanes: Records, points: Records) -> tuple[NDA
     tile[(tile & tables.DRIVABLE) > 0] &= ~np.uint8(tables.SHOULDER)
     for walk in builder.crosswalks:
         line = _poses(resampled(np.array([walk.start, walk.end]), 0.5))
-        _stamp(tile, low[0], low[1], line, 0, len(line), -walk.width_m / 2, walk.width_m / 2, tables.CROSSWALK, 0.6)
+        half = np.full(len(line), walk.width_m / 2)
+        _stamp(tile, low[0], low[1], line, 0, len(line), -half, half, tables.CROSSWALK, 0.6)
     return tile, (float(low[0]), float(low[1]))
 
 

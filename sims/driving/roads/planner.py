@@ -129,6 +129,10 @@ class RoutePlanner:
         self._ways = [ways[begin:end] for begin, end in itertools.pairwise(self.graph.first.tolist())]
         self._lengths: list[float] = self.graph.lengths_m.tolist()
         self._beside = [tuple(_beside(builder.lanes, lane)) for lane in range(len(builder.lanes))]
+        self._reached_from: list[list[tuple[int, int]]] = [[] for _ in builder.lanes]
+        for lane, beside in enumerate(self._beside):
+            for there, changes in beside:
+                self._reached_from[there].append((lane, changes))
 
     def plan(
         self, waypoints: ArrayLike, yaws: ArrayLike | None = None, tolerance_m: float = TOLERANCE_M
@@ -192,9 +196,11 @@ class RoutePlanner:
     ) -> dict[int, _Best]:
         """Cheapest ways to the places of the next waypoint, from any place of this one."""
         found: dict[int, _Best] = {}
-        wanted: dict[int, list[int]] = {}
+        # where a way ends that has entered a lane at its beginning, or is on it already: target and lane changes
+        goals: dict[int, list[tuple[int, int]]] = {}
         for i, target in enumerate(targets):
-            wanted.setdefault(target.lane, []).append(i)
+            for lane, changes in self._reached_from[target.lane]:
+                goals.setdefault(lane, []).append((i, changes))
         entered: dict[int, tuple[float, int, int, int]] = {}
         heap: list[tuple[float, int]] = []
 
@@ -216,17 +222,17 @@ class RoutePlanner:
         for source, best in costs.items():
             lane, s, *_ = sources[source]
             share = s / self._lengths[lane]
+            for goal, changes in goals.get(lane, ()):
+                whole = self._lengths[targets[goal].lane]
+                cost = best.cost_m + _change_cost(changes, (1.0 - share) * whole, self.change_cost_m)
+                if cost < math.inf and targets[goal].s_m >= share * whole - BACK_M:
+                    arrive(goal, cost + max(targets[goal].s_m - share * whole, 0.0), source, NONE, changes)
             for there, changes in self._beside[lane]:
-                whole = self._lengths[there]
-                at = share * whole
-                cost = best.cost_m + _change_cost(changes, whole - at, self.change_cost_m)
-                if cost == math.inf:
-                    continue
-                for goal in wanted.get(there, ()):
-                    if targets[goal].s_m >= at - BACK_M:
-                        arrive(goal, cost + max(targets[goal].s_m - at, 0.0), source, NONE, changes)
-                for follower in self.builder.lanes[there].next:
-                    enter(follower, cost + whole - at, source, NONE, changes)
+                rest = (1.0 - share) * self._lengths[there]
+                cost = best.cost_m + _change_cost(changes, rest, self.change_cost_m) + rest
+                if cost < math.inf:
+                    for follower in self.builder.lanes[there].next:
+                        enter(follower, cost, source, NONE, changes)
         while heap:
             cost, lane = heapq.heappop(heap)
             if cost > entered[lane][0]:
@@ -234,11 +240,10 @@ class RoutePlanner:
             costliest = max(best.cost_m for best in found.values()) if found else math.inf
             if cost > (costliest if len(found) == len(targets) else costliest + stray_m):
                 break
-            for there, changes in self._beside[lane]:
-                for goal in wanted.get(there, ()):
-                    over = _change_cost(changes, self._lengths[there], self.change_cost_m)
-                    if over < math.inf:
-                        arrive(goal, cost + over + targets[goal].s_m, NONE, lane, changes)
+            for goal, changes in goals.get(lane, ()):
+                over = _change_cost(changes, self._lengths[targets[goal].lane], self.change_cost_m)
+                if over < math.inf:
+                    arrive(goal, cost + over + targets[goal].s_m, NONE, lane, changes)
             for follower, changes, more in self._ways[lane]:
                 enter(follower, cost + more, NONE, lane, changes)
         return found
