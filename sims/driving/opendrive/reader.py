@@ -5,7 +5,7 @@ Written from the public standard. Conversion rules:
 - Every lane section of every driving lane becomes one lane of the builder, in driving direction. Driving lanes have the
   types driving, bidirectional (driven in the direction of its side only), entry, exit, onRamp, offRamp, connectingRamp,
   slipLane and the older mwyEntry and mwyExit. All other lanes, and lanes that are nowhere 1 m wide, only take up space.
-  A lane's width is the mean along its section.
+  A lane's width is the mean along its section; the drawn surface follows a width that varies.
 - A lane follows another if either of them, their roads, or a junction links them. Lanes on roads of a junction are
   junction lanes; they count as turns if their road turns by more than 30 degrees.
 - Lane changes are allowed by the road mark over the greater part of the section: by its laneChange, or else by its type

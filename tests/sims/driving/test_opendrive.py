@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tests.kits.xodr_kit as kit
+from robotrl.sims.driving import tables
 from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lanes import NONE, Control, JunctionTurn, RoadBuilder
 from robotrl.sims.driving.roads.routes import pick_routes
@@ -86,6 +87,38 @@ def test_a_lane_that_widens_begins_with_its_section_and_one_without_room_is_none
     assert builder.lanes[2].points[0] == pytest.approx([30, -3.5])
     assert builder.lanes[2].points[-1] == pytest.approx([65, -5.25])
     assert builder.lanes[2].width_m == pytest.approx(1.75)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_the_drawn_surface_follows_a_lane_that_widens(side):
+    lanes = [kit.lane(side, kit.cubic("width", 0, 1.0, 0.05))]
+    sections = kit.section(0, lanes) if side > 0 else kit.section(0, right=lanes)
+    builder = kit.parse(kit.document(kit.road(1, 100, kit.piece(0, 0, 0, 0, 100), sections)))
+    (only,) = builder.lanes
+    assert only.width_m == pytest.approx(3.5) and only.widths_m is not None
+    # 1 m at x = 0, 6 m at x = 100, in the lane's own direction
+    np.testing.assert_allclose(only.widths_m, 1.0 + 0.05 * only.points[:, 0], atol=1e-3)
+    builder.route((0,))
+    world = maps.finish(builder)
+    drawn = (world.tile & tables.DRIVABLE > 0).sum(axis=0) * maps.CELL_M
+    x = world.origin[0] + (np.arange(len(drawn)) + 0.5) * maps.CELL_M
+    along = (x > 1) & (x < 99)
+    # cells that are touched count whole
+    assert (np.abs(drawn - (1.0 + 0.05 * x) - 0.5)[along] < 0.6).all()
+    assert kit.parse(kit.document(kit.straight())).lanes[0].widths_m is None
+
+
+def test_points_of_tight_bends_are_closer():
+    for radius, spacing in ((20.0, 1.0), (3.0, 0.5)):
+        shapes: kit.Shapes = [(("line", ()), 20.0), (("arc", (1 / (radius + 1.75),)), 1.5 * (radius + 1.75))]
+        line, text = kit.chained(shapes, 0.0, 0.0, 0.0)
+        builder = kit.parse(kit.document(kit.road(1, line.length, text, kit.section(0, [kit.lane(1)]))))
+        points = builder.lanes[0].points
+        steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
+        assert spacing * 0.9 < steps.min() and steps.max() <= spacing + 1e-9
+        middles = (points[1:] + points[:-1]) / 2
+        off = np.hypot(middles[:, 0] - 20.0, middles[:, 1] - radius - 1.75) - radius
+        assert np.abs(off[middles[:, 0] > 21]).max() < 0.03
 
 
 def test_a_section_for_one_side_leaves_the_other_side_whole():
