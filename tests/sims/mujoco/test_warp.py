@@ -9,15 +9,18 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import robotrl
 from robotrl.errors import ConfigError, NumericsError
 from robotrl.registry import SIMS
 from robotrl.sims.mujoco.engine.config import ON_WARP
+from robotrl.sims.mujoco.warp.physics import WarpPhysics
 from robotrl.spec import HasCamera, HasFinalObs, HasParams, HasRestart, HasState, HasStateIds, HasTimeLimit, VecSim
 from robotrl.spec.sims import why_lacking
 from robotrl.testing.sims import CHECKS, SimCase, play, random_actions
+from tests.kits import twin_device
 from tests.kits.refusals import raises_naming
 
 pytest.importorskip("mujoco_warp")
@@ -215,6 +218,63 @@ def test_a_gpu_needs_warp_and_is_named_where_there_is_none(monkeypatch: pytest.M
         robotrl.make_sim(CHEETAH, num_envs=1, device="cuda", engine="native")
     with raises_naming(ConfigError, "device", "'cuda'", *ON_WARP):
         robotrl.make_sim("mujoco/push", num_envs=1, device="cuda")
+
+
+# a second device
+
+
+class HeldPhysics:
+    """The arrays of another physics, as copies on a device; `refresh` copies what that physics has done since."""
+
+    def __init__(self, real: WarpPhysics, device: torch.device) -> None:
+        self.model, self.xp = real.model, real.xp
+        self._real, self._device = real, device
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        self.ctrl = self._held(real.ctrl)
+
+    def _held(self, source: Tensor) -> Tensor:
+        copy = source.clone().to(self._device)
+        self._copies.append((source, copy))
+        return copy
+
+    def refresh(self) -> None:
+        for source, copy in self._copies:
+            copy.copy_(source)
+
+    def bind(self, name: str) -> Tensor:
+        return self._held(self._real.bind(name))
+
+    def field(self, name: str) -> Tensor:
+        return self._held(self._real.field(name))
+
+    def coordinates(self) -> tuple[Tensor, ...]:
+        return tuple(self._held(source) for source in self._real.coordinates())
+
+    def put(self, env_ids: Tensor, coordinates: NDArray[np.float64]) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ON_WARP)
+def test_task_code_stays_on_its_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device where numpy's views and tensors of two devices are errors, as on a GPU."""
+    twin_device.reach(monkeypatch)
+    sim, other = warp(name), warp(name)
+    held = HeldPhysics(sim.physics, twin_device.DEVICE)
+    other.task.bind(held)
+    obs = {"state": torch.zeros(3, *sim.observation_spec["state"].shape).to(twin_device.DEVICE)}
+    sim.reset(seed=0)
+    for action in random_actions(sim, 3):
+        held.refresh()
+        other.task.command(action.to(twin_device.DEVICE))
+        out = sim.step(action)
+        held.refresh()
+        outcome = other.task.outcome(action)
+        other.task.observe(obs, slice(None))
+        other.task.observe(obs, torch.tensor([2, 0]).to(twin_device.DEVICE))
+        assert {outcome.reward.device, outcome.failure.device} == {twin_device.DEVICE}
+        assert torch.equal(outcome.reward.cpu(), out.reward)
+        assert torch.equal(outcome.failure.cpu(), out.terminated)
+        assert torch.equal(obs["state"].cpu(), out.obs["state"])
 
 
 # a GPU
