@@ -46,6 +46,7 @@ SLOW_FIRST = (
     "deploy/test_export.py",
     "sims/gymnasium_sim/test_habits.py",
     "sims/bev/test_backends.py",
+    "sims/mujoco/test_warp.py",
     "training/test_resume_replay.py",
     "learners/test_actor_start.py",
     "importers/test_vlm.py",

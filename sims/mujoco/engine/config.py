@@ -108,7 +108,7 @@ class MujocoCfg:
             from robotrl.sims.mujoco.engine.sim import MujocoSim
 
             return self.with_images(MujocoSim(self.core(task, num_envs, seed)))
-        fixed = {"threads": 0, "randomization": None, "dump_dir": None, "image": ()}
+        fixed = {"threads": 0, "dump_dir": None, "image": ()}
         for field, value in fixed.items():
             found = getattr(self, field)
             if found != value:
@@ -121,7 +121,7 @@ class MujocoCfg:
         from robotrl.sims.mujoco.warp.sim import WarpSim
         from robotrl.utils.devices import device_of
 
-        return WarpSim(task, num_envs, seed, device_of(self.device))
+        return WarpSim(task, num_envs, seed, device_of(self.device), self.randomization)
 
     def with_images(self, sim: S) -> S:
         """Add the configured images to a sim's observations; returns the sim."""

@@ -14,15 +14,14 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError, unknown
-from robotrl.fn.random import counter_rng
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.exact_state import check_state
+from robotrl.sims.mujoco.engine.parameters import Parameters, multiplied
 from robotrl.sims.mujoco.engine.physics import Physics, SimNumericsError
 from robotrl.sims.mujoco.engine.planned_starts import PlannedStarts
 from robotrl.sims.mujoco.engine.reset_options import reset_options
-from robotrl.sims.mujoco.engine.task import Ids, Real, Task
+from robotrl.sims.mujoco.engine.task import Ids, Param, Real, Task
 from robotrl.sims.mujoco.render.images import Images
 from robotrl.spec import Split
 
@@ -69,11 +68,7 @@ class MujocoCore:
         self.num_envs = num_envs
         self.physics = Physics(task.xml(), num_envs, threads, dump_dir, task.reads_derived_fields)
         task.bind(self.physics)
-        self._params = task.params()
-        self._values: dict[str, NDArray[np.float64]] = {name: np.ones(num_envs) for name in self._params}
-        self._randomization = dict(randomization or {})
-        for name, (low, high) in self._randomization.items():
-            self._check_param(name, np.array([low, high]))
+        self._parameters = Parameters(task.params(), num_envs, randomization, self._write_param)
         self._starts = PlannedStarts(task.plan, seed)
         self._all: Ids = np.arange(num_envs)
         self.steps: NDArray[np.int64] = np.zeros(num_envs, np.int64)
@@ -207,9 +202,7 @@ class MujocoCore:
         ids, plans = self._starts.take(len(env_ids))
         self.steps[env_ids] = 0
         self.state_ids[env_ids] = ids
-        for stream, (name, (low, high)) in enumerate(sorted(self._randomization.items())):
-            u = counter_rng.uniform(0x5EED + stream, ids, 1)[:, 0]
-            self._set_param(name, env_ids, low + (high - low) * u)
+        self._parameters.draw(env_ids, ids)
         self.task.start(env_ids, plans)
         self.physics.start(env_ids)
         self._observe(env_ids)
@@ -218,48 +211,18 @@ class MujocoCore:
 
     def get_params(self) -> dict[str, NDArray[np.float64]]:
         """Current multipliers (N,) by parameter name."""
-        return {name: value.copy() for name, value in self._values.items()}
+        return self._parameters.get()
 
     def set_params(self, env_ids: Ids, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Set multipliers of the envs `env_ids`.
+        """Set multipliers of the envs `env_ids`; see `Parameters.set` for the errors."""
+        self.physics.forward(np.unique(self._parameters.set(env_ids, values)))
 
-        Raises:
-            ConfigError: unknown parameter, or an id or value out of range; no parameter is changed.
-        """
-        ids = np.asarray(env_ids, np.int64)
-        if ids.ndim != 1 or ((ids < 0) | (ids >= self.num_envs)).any():
-            raise ConfigError(f"ids is {ids.tolist()}: expected env numbers from 0 to {self.num_envs - 1}")
-        arrays: dict[str, NDArray[np.float64]] = {}
-        for name, value in values.items():
-            array = np.asarray(value, np.float64)
-            if array.shape not in ((), ids.shape):
-                raise ConfigError(f"parameter {name!r} has shape {array.shape}: expected {ids.shape}, one for each id")
-            arrays[name] = np.broadcast_to(array, ids.shape)
-            self._check_param(name, arrays[name])
-        for name, array in arrays.items():
-            self._set_param(name, ids, array)
-        self.physics.forward(np.unique(ids))
-
-    def _check_param(self, name: str, values: NDArray[np.float64]) -> None:
-        if name not in self._params:
-            raise unknown("parameter", name, self._params)
-        param = self._params[name]
-        if not ((values >= param.low) & (values <= param.high)).all():
-            raise ConfigError(f"parameter {name!r} is {values.tolist()}: expected {param.low} to {param.high}")
-
-    def _set_param(self, name: str, env_ids: Ids, values: NDArray[np.float64]) -> None:
-        param = self._params[name]
-        self._values[name][env_ids] = values
-        rows = np.asarray(param.rows)
+    def _write_param(self, param: Param, env_ids: Ids, values: NDArray[np.float64]) -> None:
         for field in param.fields:
             expanded = self.physics.batch.expand(field)
-            nominal = np.asarray(getattr(self.physics.model, field))[rows]
-            if nominal.ndim == 1:
-                expanded[env_ids[:, None], rows] = nominal * values[:, None]
-            else:
-                columns = np.arange(nominal.shape[1]) if param.columns is None else np.asarray(param.columns)
-                chosen = np.ix_(env_ids, rows, columns)
-                expanded[chosen] = nominal[:, columns] * values[:, None, None]
+            columns, numbers = multiplied(param, np.asarray(getattr(self.physics.model, field)), values)
+            rows = np.asarray(param.rows)
+            expanded[np.ix_(env_ids, rows) if columns is None else np.ix_(env_ids, rows, columns)] = numbers
         if set(param.fields) & set(mujoco.MjModel._setconst_inputs):
             self.physics.batch.set_const(np.unique(env_ids))
 
@@ -272,7 +235,7 @@ class MujocoCore:
             "steps": self.steps.copy(),
             "state_ids": self.state_ids.copy(),
             **self._starts.state(),
-            **{f"param/{name}": value.copy() for name, value in self._values.items()},
+            **{f"param/{name}": value for name, value in self._parameters.get().items()},
             **{f"task/{name}": value.copy() for name, value in self.task.memory().items()},
             **{f"derived/{name}": value.copy() for name, value in self.physics.memory().items()},
         }
@@ -288,10 +251,9 @@ class MujocoCore:
         self.steps[:] = state["steps"]
         self.state_ids[:] = state["state_ids"]
         self._starts.load(state)
-        for name in self._params:
-            values = np.asarray(state[f"param/{name}"], np.float64)
-            if not np.array_equal(values, self._values[name]):
-                self._set_param(name, self._all, values)
+        self._parameters.restore(
+            {name: np.asarray(state[f"param/{name}"], np.float64) for name in self._parameters.get()}
+        )
         for name, array in self.task.memory().items():
             array[:] = state[f"task/{name}"]
         for name, array in self.physics.memory().items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import mujoco
@@ -14,8 +14,10 @@ from torch import Tensor
 from robotrl.errors import ConfigError
 from robotrl.sims.mujoco.engine import rne_post
 from robotrl.sims.mujoco.engine.arrays import ArrayNamespace
+from robotrl.sims.mujoco.engine.parameters import multiplied
 from robotrl.sims.mujoco.engine.physics import Derived, load
 from robotrl.sims.mujoco.engine.replay import LIMIT
+from robotrl.sims.mujoco.engine.task import Param
 from robotrl.sims.mujoco.warp.install import packages
 from robotrl.sims.mujoco.warp.kernels import Kernels
 from robotrl.sims.mujoco.warp.transfer import to_device
@@ -25,6 +27,8 @@ CONTACTS = 32
 CONTACT_ROWS = 96
 """Room for rows of contact constraints in a world: four for each contact with friction."""
 COORDINATES = ("qpos", "qvel")
+DERIVED_CONSTANTS = ("body_subtreemass", "dof_invweight0", "body_invweight0", "actuator_acc0")
+"""Fields of the model that follow from masses and inertias."""
 
 
 class WarpPhysics:
@@ -63,6 +67,7 @@ class WarpPhysics:
             self._d: Any = mjw.make_data(
                 model, num_envs, nconmax=CONTACTS, njmax=CONTACT_ROWS + int(model.jnt_limited.sum())
             )
+        self._synchronize()
         self._state = {name: self.bind(name) for name in COORDINATES}
         self._good = {name: live.clone() for name, live in self._state.items()}
         # what a new simulation holds besides its coordinates
@@ -78,10 +83,23 @@ class WarpPhysics:
         """Envs (N,) whose qpos or qvel became NaN, infinite or huge in the last step; they keep the last good state."""
         self._kept: dict[str, tuple[Tensor, Tensor]] = {}
         self._stepped = derived == "stepped"
+        self._substeps = substeps
+
+    def compile(self, fields: Iterable[str]) -> None:
+        """Give each world its own values of these fields of the model, and prepare the kernels; before any step."""
+        wp, mjw, _ = packages()
         m, d = self._m, self._d
+        with wp.ScopedDevice(str(self.device)):
+            for name in (*fields, *DERIVED_CONSTANTS):
+                shared = getattr(m, name)
+                own = wp.empty((self.num_envs, *shared.shape[1:]), dtype=shared.dtype)
+                self._synchronize()
+                self._to_torch(own).copy_(self._to_torch(shared))
+                setattr(m, name, own)
+        self._synchronize()
 
         def advance() -> None:
-            for _ in range(substeps):
+            for _ in range(self._substeps):
                 mjw.step(m, d)
             if self._stepped:
                 mjw.rne_postconstraint(m, d)
@@ -92,8 +110,17 @@ class WarpPhysics:
             mjw.fwd_velocity(m, d)
             mjw.fwd_actuation(m, d)
 
-        self._advance = Kernels(advance, device)
-        self._derive = Kernels(derive, device) if self._stepped else None
+        def set_constants() -> None:
+            mjw.set_const(m, d, mjw.SetConstGroup.FIXED | mjw.SetConstGroup.INERT0, restore=False)
+
+        self._advance = Kernels(advance, self.device)
+        self._derive = Kernels(derive, self.device)
+        self._set_constants = Kernels(set_constants, self.device)
+
+    def _synchronize(self) -> None:
+        """Wait until memory that Warp has prepared on its stream may be used on torch's, and the other way round."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def bind(self, name: str) -> Tensor:
         """Live array (N, ...) of a field of `mujoco_warp.Data`."""
@@ -130,7 +157,7 @@ class WarpPhysics:
 
     def start(self, env_ids: Tensor) -> None:
         """Update the derived fields of envs (n,) whose start state was written; the others keep theirs."""
-        if self._derive is None:
+        if not self._kept:
             return
         self._derive()
         for name, (bound, kept) in self._kept.items():
@@ -156,6 +183,20 @@ class WarpPhysics:
         self._warmstart.masked_fill_(~good[:, None], 0)
         for bound, kept in self._kept.values():
             torch.where(good.view(-1, *[1] * (kept.dim() - 1)), bound, kept, out=kept)
+
+    def write_param(self, param: Param, env_ids: NDArray[np.int64], values: NDArray[np.float64]) -> None:
+        """Write a parameter's fields of the envs `env_ids` (n,), times the multipliers (n,)."""
+        envs, rows = (to_device(np.asarray(index), self.device) for index in (env_ids, param.rows))
+        for field in param.fields:
+            columns, numbers = multiplied(param, np.asarray(getattr(self.model, field)), values)
+            live = self._to_torch(getattr(self._m, field))
+            values_there = to_device(numbers.astype(np.float32), self.device)
+            if columns is None:
+                live[envs[:, None], rows] = values_there
+            else:
+                live[envs[:, None, None], rows[:, None], to_device(columns, self.device)] = values_there
+        if set(param.fields) & set(mujoco.MjModel._setconst_inputs):
+            self._set_constants()
 
     def lost_contacts(self) -> Tensor:
         """Flags (N,) of envs with more contacts than there is room for since the last call."""

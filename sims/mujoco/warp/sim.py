@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robotrl.errors import NumericsError
 from robotrl.sims import starts
+from robotrl.sims.mujoco.engine.parameters import Parameters
 from robotrl.sims.mujoco.engine.planned_starts import PlannedStarts
 from robotrl.sims.mujoco.engine.replay import LIMIT
 from robotrl.sims.mujoco.engine.reset_options import reset_options
@@ -42,9 +43,10 @@ class WarpSim:
         num_envs: number of envs N.
         seed: seed of the random training start ids.
         device: device of physics and tensors.
+        randomization: see `Parameters`.
 
     Raises:
-        ConfigError: MuJoCo Warp is not installed, or lacks something that the model uses.
+        ConfigError: MuJoCo Warp is not installed, or lacks something that the model uses; or see `Parameters`.
     """
 
     buffers_are_reused = True
@@ -52,10 +54,16 @@ class WarpSim:
     reasons: Mapping[str, str] = {
         "HasState": "MuJoCo Warp is not deterministic from run to run; use engine 'native'",
         "HasCamera": "images are drawn from the native engine's state; use engine 'native'",
-        "HasParams": "parameters can be set on the native engine only",
     }
 
-    def __init__(self, task: DeviceTask, num_envs: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        task: DeviceTask,
+        num_envs: int,
+        seed: int,
+        device: torch.device,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
         self.task = task
         self.num_envs = num_envs
         self.device = device
@@ -64,6 +72,11 @@ class WarpSim:
         self.action_spec: Spec = task.action_spec
         self.physics = WarpPhysics(task.xml(), num_envs, task.substeps, task.reads_derived_fields, device)
         task.bind(self.physics)
+        params = task.params()
+        self.params = tuple(params)
+        self._parameters = Parameters(params, num_envs, randomization, self.physics.write_param)
+        # one name may be a field of several parameters
+        self.physics.compile(dict.fromkeys(field for param in params.values() for field in param.fields))
         self._starts = PlannedStarts(task.plan, seed)
         self._actions = DeviceActions(task.action_spec, num_envs, device)
         self._faults = DeviceFaults((ACTION, *self.physics.bad, CONTACTS), num_envs, device)
@@ -134,9 +147,18 @@ class WarpSim:
         ids, plans = self._starts.take(len(env_ids))
         self._steps[env_ids] = 0
         self._start_ids[rows] = to_device(ids, self.device)
+        self._parameters.draw(env_ids, ids)
         self.task.start(rows, plans)
         self.physics.start(rows)
         self.task.observe(self._obs, rows)
+
+    def get_params(self) -> dict[str, NDArray[np.float64]]:
+        """Current multipliers (N,) by parameter name."""
+        return self._parameters.get()
+
+    def set_params(self, ids: Sequence[int] | Ids, values: dict[str, NDArray[np.float64]]) -> None:
+        """Set multipliers of some envs; see `Parameters.set` for the errors."""
+        self._parameters.set(np.asarray(ids, np.int64), values)
 
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by one control step; ended episodes restart before this returns.

@@ -59,9 +59,9 @@ def test_conformance(check: Any) -> None:
 
 def test_it_declares_what_it_can_do() -> None:
     sim = warp(limit_steps=7)
-    for capability in (VecSim, HasFinalObs, HasStateIds, HasRestart, HasTimeLimit):
+    for capability in (VecSim, HasFinalObs, HasStateIds, HasRestart, HasTimeLimit, HasParams):
         assert isinstance(sim, capability)
-    for capability in (HasState, HasParams, HasCamera):
+    for capability in (HasState, HasCamera):
         assert not isinstance(sim, capability)
         assert why_lacking(sim, capability.__name__)
     assert sim.limit_steps == 7
@@ -98,14 +98,14 @@ def test_warp_agrees_with_native_on_the_ground(name: str) -> None:
     assert farthest(*pair(name, 2), steps=5, lift_m=ON_GROUND_M[name]) < TOLERANCE_ON_GROUND
 
 
-@pytest.mark.parametrize("name", ["mujoco/hopper", "mujoco/humanoid"])
-def test_a_task_is_the_same_on_both_engines(name: str) -> None:
+@pytest.mark.parametrize(("name", "limit_steps", "steps"), [("mujoco/hopper", 20, 30), ("mujoco/humanoid", 6, 8)])
+def test_a_task_is_the_same_on_both_engines(name: str, limit_steps: int, steps: int) -> None:
     """Rewards, flags, start ids and last observations, across early ends and the time limit."""
-    on_warp, native = pair(name, 3, limit_steps=20)
+    on_warp, native = pair(name, 3, limit_steps=limit_steps)
     for sim in (on_warp, native):
         sim.reset(seed=5, options={"stagger": True})
     ended = {"terminated": 0, "truncated": 0}
-    for action in random_actions(native, 30):
+    for action in random_actions(native, steps):
         found, expected = on_warp.step(action), native.step(action)
         assert found.final_ids.tolist() == expected.final_ids.tolist()
         assert torch.equal(on_warp.elapsed_steps(), native.elapsed_steps())
@@ -136,6 +136,43 @@ def test_restart_touches_the_named_envs_alone() -> None:
     after = sim.restart(torch.tensor([1]))["state"]
     assert [torch.equal(a, b) for a, b in zip(before, after, strict=True)] == [True, False, True]
     assert sim.elapsed_steps().tolist() == [3, 0, 3]
+
+
+# parameters
+
+
+@pytest.mark.parametrize("name", [CHEETAH, "mujoco/ant"])
+def test_randomized_physics_agree_with_native(name: str) -> None:
+    ranges = {"friction": (0.3, 3.0), "mass": (0.6, 1.8), "motor_strength": (0.5, 1.5), "joint_damping": (0.3, 3.0)}
+    on_warp, native = pair(name, 3, randomization=ranges)
+    ids = list(native.state_ids("val")[:3])
+    for sim in (on_warp, native):
+        sim.queue_states(ids)
+        sim.reset()
+    assert sorted(on_warp.params) == sorted(ranges)
+    for param, values in native.get_params().items():
+        assert on_warp.get_params()[param].tolist() == values.tolist() and len(set(values)) == 3
+    for sim in (on_warp, native):
+        sim.set_params([1], {"mass": np.array([0.7])})
+    for action in random_actions(native, 2):
+        found, expected = on_warp.step(action).obs["state"], native.step(action).obs["state"]
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    plain = robotrl.make_sim(name, num_envs=3, seed=0, threads=1)
+    plain.queue_states(ids)
+    plain.reset()
+    for action in random_actions(native, 2):
+        unchanged = plain.step(action).obs["state"]
+    assert ((unchanged - expected).abs().max(dim=1).values > 1e-2).all()
+
+
+def test_impossible_parameters_are_refused() -> None:
+    sim = warp()
+    with raises_naming(ConfigError, "mas", nearest="mass"):
+        sim.set_params([0], {"mas": np.array([1.0])})
+    with raises_naming(ConfigError, "'mass'", "[9.0]"):
+        sim.set_params([0], {"mass": np.array([9.0])})
+    with raises_naming(ConfigError, "'mass'"):
+        warp(randomization={"mass": (0.1, 9.0)})
 
 
 # faults
@@ -185,7 +222,6 @@ def test_tasks_that_need_the_native_engine_say_which_do_not() -> None:
 def test_options_that_warp_lacks_are_refused() -> None:
     given: tuple[tuple[str, Any], ...] = (
         ("threads", 2),
-        ("randomization", {"mass": (0.9, 1.1)}),
         ("dump_dir", "dumps"),
         ("image", ("track",)),
         ("dtype", "float64"),
