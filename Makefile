@@ -1,7 +1,7 @@
 # Everything here sets up .venv by itself first; that takes no time when it is up to date.
 # `make help` lists the targets. PYTHON=/path/to/python chooses the interpreter that .venv is made with.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test quickstart test test-fast nightly gpu format type smoke bench docs clean
+.PHONY: help setup setup-test quickstart test test-fast nightly carla gpu format type smoke bench docs clean
 PY := .venv/bin/python
 
 help: ## list the targets
@@ -38,6 +38,9 @@ nightly: setup-test build/mjlab/bin/robotrl ## the tests against mjlab, in an en
 gpu: setup-test ## on a machine with a CUDA GPU: the sims' tests that need one, and the speed of MuJoCo Warp there
 	@$(PY) -m pytest -q tests/sims/mujoco/test_warp.py tests/sims/bev/test_backends.py
 	@.venv/bin/robotrl bench gpu --cells "mujoco*"
+
+carla: setup-test ## the tests against a running CARLA server (CARLA=127.0.0.1:2000)
+	@ROBOTRL_CARLA=$(or $(CARLA),127.0.0.1:2000) $(PY) -m pytest -q tests/sims/carla/test_live.py
 
 format: setup-test ## format the code and mend what the linter can
 	@.venv/bin/ruff check --fix-only --quiet .

@@ -133,6 +133,8 @@ class Table:
 
 
 EXTRA_OF_MODULE = {
+    "carla": "carla",
+    "msgpack": "carla",
     "mujoco": "mujoco",
     "open_clip": "clip",
     "torch": "train",
@@ -169,6 +171,7 @@ SIMS = Table(
     },
     "robotrl.sims",
     {
+        "carla/": Family("TOWN", "robotrl.sims.carla.make:family"),
         "gym/": Family("ID", "robotrl.sims.gymnasium_sim.make:family"),
         "isaac/": Family("MODULE:FUNCTION", "robotrl.sims.isaac.make:family"),
         "remote/": Family("NAME", "robotrl.sims.remote.make:family"),

@@ -84,6 +84,10 @@ class StartQueue:
         """Replace the queue by these start ids."""
         self._ids = ids
 
+    def again(self, number: int) -> None:
+        """Put a start id in front of the queue."""
+        self._ids = [int(number), *self._ids]
+
     def queued(self, count: int) -> Ids:
         """Remove up to `count` ids from the queue and return them."""
         taken = np.array(self._ids[:count], np.int64)

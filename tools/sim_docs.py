@@ -36,11 +36,13 @@ EXAMPLE = "gym/Pendulum-v1"
 """Environment shown on the page about Gymnasium."""
 ISAAC_EXAMPLE = "isaac/my_tasks:make"
 """Source whose options are shown on the page about Isaac."""
+CARLA_EXAMPLE = "carla/Town01"
+"""World whose options are shown on the page about CARLA."""
 SERVED = "remote/mujoco/peg-insert"
 """Sim whose options the page about remote sims shows."""
-FAMILY_PAGES = {"gym/ID": "gymnasium.md", "isaac/...": "isaac.md", "remote/NAME": "remote.md"}
+FAMILY_PAGES = {"carla/TOWN": "carla.md", "gym/ID": "gymnasium.md", "isaac/...": "isaac.md", "remote/NAME": "remote.md"}
 """Sims of any environment of a kind, and their pages."""
-FAMILY_FIELDS = ("env_id", "source", "served")
+FAMILY_FIELDS = ("env_id", "source", "served", "world")
 """Fields that hold the rest of a sim's name."""
 
 
@@ -274,6 +276,7 @@ def page_of(sim: str) -> Path:
 def pages() -> dict[Path, str]:
     """All pages with generated blocks, and the sim of each ("" for the index)."""
     families = {
+        FOLDER / "carla.md": CARLA_EXAMPLE,
         FOLDER / "gymnasium.md": EXAMPLE,
         FOLDER / "isaac.md": ISAAC_EXAMPLE,
         FOLDER / "remote.md": SERVED,

@@ -26,6 +26,8 @@ class SimCase(NamedTuple):
     """Number of envs and seed to the sim."""
     make_short: Callable[[int, int], Any]
     """The same with episodes of at most some 20 steps."""
+    most_envs: int = 256
+    """Largest number of envs that a check makes, where each takes a process or a server."""
 
 
 def random_actions(sim: VecSim, steps: int, seed: int = 0) -> Tensor:
@@ -222,14 +224,18 @@ def splits_are_disjoint(case: SimCase) -> None:
 
 def training_draws_only_training_starts(case: SimCase) -> None:
     """Without a queue, starts are training ids, and nearly all different (`HasStateIds`)."""
-    sim: Any = case.make(256, 0)
+    sim: Any = case.make(min(256, case.most_envs), 0)
     if not declares(sim, HasStateIds):
         return
-    sim.reset(seed=4)
-    ids = sim.step(random_actions(sim, 1)[0]).info["state_id"].tolist()
+    ids: list[int] = []
+    seed: int | None = 4
+    for _ in range(max(256 // case.most_envs // 4, 1)):
+        sim.reset(seed=seed)
+        ids += sim.step(random_actions(sim, 1)[0]).info["state_id"].tolist()
+        seed = None
     train = sim.state_ids("train")
     assert all(i in train for i in ids)
-    assert len(set(ids)) > 250
+    assert len(set(ids)) > 0.97 * len(ids)
 
 
 def bad_actions_are_refused_before_anything_moves(case: SimCase) -> None:

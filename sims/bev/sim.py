@@ -88,7 +88,10 @@ class DriveCfg(DrivingCfg):
         else:
             if self.scenarios is not None:
                 raise ConfigError("scenarios and map are both given: expected one of them, an own map has no scenarios")
-            bank, driven = _own_map(machine, self.map), (Scenario("map", "map", ScenarioEvent.NONE),)
+            bank, driven = (
+                _own_map(machine, self.map, self.routes, self.route_length_m),
+                (Scenario("map", "map", ScenarioEvent.NONE),),
+            )
         observed = self.observations(machine, num_envs)
         limit = round(self.limit_s / DT_S)
         core = BevCore(bank, num_envs, self.agents, driven, limit, rules, taken.spec, seed, machine, observed)
@@ -113,9 +116,9 @@ def machine_of(device: str, threads: int) -> Backend:
     return Cuda(place.index or 0)
 
 
-def _own_map(machine: Backend, path: str | Path) -> MapPool:
+def _own_map(machine: Backend, path: str | Path, count: int, length_m: float) -> MapPool:
     builder = reader.read(Path(path))
     if not builder.routes:
-        routes.pick_routes(builder, count=64, seed=0, length_m=200.0)
+        routes.pick_routes(builder, count=count, seed=0, length_m=length_m)
     finished = maps.finish(builder)
     return MapPool(machine, lambda key: finished)

@@ -106,6 +106,8 @@ class DrivingCore(ABC):
         """(N,) driving score (leaderboard 2.0) of episodes that ended in the last step, 0 elsewhere."""
         self.drives: dict[int, Route] = {}
         """Episode summaries (inputs of the scores) of episodes that ended in the last step, by env."""
+        self.lost: NDArray[np.bool_] = zeros(n, np.bool_)
+        """(N,) episodes that were lost in the last step, where a world can lose one; they are no results."""
         self._vectors, self._views = observed.vectors, observed.views
         self.obs = observed.arrays()
         self._channels = put(machine, raster.channel_table())
@@ -175,7 +177,10 @@ class DrivingCore(ABC):
         chosen = final_ids if len(final_ids) else slice(0)
         final_obs = {key: value[chosen] for key, value in self.obs.items()}
         self.score[:] = 0.0
-        self.drives = {int(e): drive_of(self.world, int(e), self.events[e], self.completion[e]) for e in final_ids}
+        kept = final_ids[~self.lost[final_ids]]
+        self.drives = {
+            e: drive_of(self.world, e, int(self.events[e]), float(self.completion[e])) for e in kept.tolist()
+        }
         for e, drive in self.drives.items():
             self.score[e] = leaderboard_2_0(drive).driving
         if len(final_ids):

@@ -46,6 +46,21 @@ def push(samples: Any, value: float) -> None:
 
 
 @kernel
+def begin_judging(world: WorldState, e: int) -> None:
+    """Forget the episode before, with the ego at its start."""
+    ego, judge = world.egos[e], world.judges[e]
+    judge.ttc = judge.offset = judge.steer = judge.outside_m = 0.0
+    judge.seen = judge.at_fault = 0
+    for k in range(6):
+        judge.comfort[k] = 0.0
+    for k in range(5):
+        judge.speeds[k] = ego.v
+        judge.yaws[k] = judge.accels[k] = judge.accels_lat[k] = judge.yaw_rates[k] = 0.0
+    for k in range(4):
+        judge.ego_speed[k] = judge.traffic_speed[k] = judge.quarter_steps[k] = 0.0
+
+
+@kernel
 def touches_then(me: Any, ego: Any, other: Any, dx: float, dy: float) -> bool:
     """True if another road user's box, its center moved to (dx, dy) from the ego's, overlaps the ego's box."""
     return boxes_overlap(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -44,8 +44,9 @@ class DrivingSim(CoreSim[D]):
     caption_camera = "near"
     action_captions = action_captions.ACTIONS
 
-    def __init__(self, core: D, observed: DrivingObservations) -> None:
-        info = {"route_completion": core.completion, "events": core.events, "driving_score": core.score}
+    def __init__(self, core: D, observed: DrivingObservations, info: Mapping[str, NDArray[Any]] | None = None) -> None:
+        shared = {"route_completion": core.completion, "events": core.events, "driving_score": core.score}
+        info = shared | dict(info or {})
         machine = core.machine
         where: dict[str, Any] = {}
         if isinstance(machine, Cuda):
@@ -174,6 +175,12 @@ class DrivingCfg:
     points: int = 4
     """Points of a trajectory, 2 to 16."""
 
+    routes: int = 64
+    """Routes that are drawn on a map, where the map is given and has none; `carla/...` takes five eighths of them for
+    training, an eighth for val and the rest for test."""
+    route_length_m: float = 200.0
+    """Length of a drawn route, m."""
+
     def check(self, num_envs: int) -> None:
         """Check the options that are not checked where they are used.
 
@@ -182,6 +189,8 @@ class DrivingCfg:
         """
         check_at_least("num_envs", num_envs, 1)
         check_count("agents", self.agents, 4, MAX_AGENTS)
+        check_count("routes", self.routes, 1, 100_000)
+        check_number("route_length_m", self.route_length_m, 10.0, 1e5, "m")
         check_number("limit_s", self.limit_s, 1.0, 3600.0, "s")
 
     def taken(self) -> Actions:

@@ -292,7 +292,7 @@ def test_list_names_what_there_is(capsys):
     assert main(["list", "sims"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(
-        ["gym/ID", "isaac/MODULE:FUNCTION", "remote/NAME", *SIMS.names()]
+        ["carla/TOWN", "gym/ID", "isaac/MODULE:FUNCTION", "remote/NAME", *SIMS.names()]
     )
     assert "a planar one-legged robot" in next(line for line in lines if line.startswith("mujoco/hopper"))
 

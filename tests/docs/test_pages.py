@@ -258,7 +258,9 @@ def chosen(flag: str, words: list[str]) -> list[str]:
 def sim_flags(words: list[str]) -> set[str]:
     """Flags of the sim's options: of the sim that the words name, else of any."""
     name = sim_named(words[1:])
-    family = next((name for start in ("remote/", "isaac/") if name and name.startswith(start)), "gym/CartPole-v1")
+    family = next(
+        (name for start in ("remote/", "isaac/", "carla/") if name and name.startswith(start)), "gym/CartPole-v1"
+    )
     named = [name] if name in registry.SIMS.rows() else [family] if name else []
     rows = [registry.sim_options(row) for row in named or [*registry.SIMS.names(), "gym/CartPole-v1"]]
     plain_fields = {f"--sim.{field}".replace("_", "-") for row in rows for field in vars(row)}

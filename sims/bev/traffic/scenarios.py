@@ -10,8 +10,9 @@ from robotrl.sims.bev.traffic.lane_changes import HOLD_S
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import boxes_overlap, uniform
-from robotrl.sims.driving.traffic.ego import locate, on_road
-from robotrl.sims.driving.traffic.following import choose_next, pose
+from robotrl.sims.driving.judge import begin_judging
+from robotrl.sims.driving.traffic.ego import on_road, put_ego
+from robotrl.sims.driving.traffic.following import choose_next, empty, pose
 from robotrl.sims.driving.world import Maps, WorldState
 
 
@@ -131,17 +132,6 @@ def clear(maps: Maps, world: WorldState, e: int, slot: int, upto: int) -> bool:
         ):
             return False
     return True
-
-
-@kernel
-def empty(me: Any) -> None:
-    """Clear a slot."""
-    me.kind, me.lane, me.next, me.walk = 0, -1, -1, -1
-    me.s = me.d = me.rest = me.v = me.a = me.wait = me.hold = 0.0
-    me.x = me.y = 1.0e6
-    me.cos, me.sin, me.length, me.width = 1.0, 0.0, 0.1, 0.1
-    me.desire, me.headway = 1.0, 1.5
-    me.seed = me.turns = me.reckless = me.hit = 0
 
 
 @kernel
@@ -343,7 +333,7 @@ def place_runner(maps: Maps, world: WorldState, e: int, seed: int) -> None:
 @kernel
 def start(maps: Maps, world: WorldState, e: int, e_map: int, scenario: int, event: int, seed: int, limit: int) -> None:
     """Start an episode in env `e`, determined by the map, the scenario and the start id `seed`."""
-    ego, episode, judge, agents = world.egos[e], world.episodes[e], world.judges[e], world.agents[e]
+    episode, agents = world.episodes[e], world.agents[e]
     for slot in range(len(agents)):
         empty(agents[slot])
         world.order[e, slot] = slot
@@ -363,25 +353,11 @@ def start(maps: Maps, world: WorldState, e: int, e_map: int, scenario: int, even
         aside += 0.5 * (lane.width + maps.lanes[lane.left].width)
     elif u > 1.0 - 0.5 * BESIDE and lane.right >= 0:
         aside -= 0.5 * (lane.width + maps.lanes[lane.right].width)
-    ego.x, ego.y = p.x - aside * p.sin, p.y + aside * p.cos
-    ego.yaw = math.atan2(p.sin, p.cos) + 2.0 * ASKEW_RAD * (uniform(seed, 6) - 0.5)
-    ego.cos, ego.sin = math.cos(ego.yaw), math.sin(ego.yaw)
-    ego.v = p.speed * (0.3 + 0.5 * uniform(seed, 3))
-    ego.a = ego.steer = ego.accel = ego.yaw_rate = 0.0
-    ego.index, ego.progress, ego.best = 0, 0.0, 0.0
-    ego.off, ego.stopped = 0.0, -1.0
-    me = agents[0]
-    me.kind, me.length, me.width, me.seed = tables.CAR, EGO_LENGTH_M, EGO_WIDTH_M, seed * 64
-    locate(maps, world, e)
-    judge.ttc = judge.offset = judge.steer = judge.outside_m = 0.0
-    judge.seen = judge.at_fault = 0
-    for k in range(6):
-        judge.comfort[k] = 0.0
-    for k in range(5):
-        judge.speeds[k] = ego.v
-        judge.yaws[k] = judge.accels[k] = judge.accels_lat[k] = judge.yaw_rates[k] = 0.0
-    for k in range(4):
-        judge.ego_speed[k] = judge.traffic_speed[k] = judge.quarter_steps[k] = 0.0
+    x, y = p.x - aside * p.sin, p.y + aside * p.cos
+    yaw = math.atan2(p.sin, p.cos) + 2.0 * ASKEW_RAD * (uniform(seed, 6) - 0.5)
+    agents[0].seed = seed * 64
+    put_ego(maps, world, e, x, y, yaw, p.speed * (0.3 + 0.5 * uniform(seed, 3)), EGO_LENGTH_M, EGO_WIDTH_M)
+    begin_judging(world, e)
     first = 1
     if event == CUT_IN:
         place_cut_in(maps, world, e, seed)

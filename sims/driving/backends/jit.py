@@ -27,6 +27,7 @@ SOURCES = (
     "bev.traffic.pedestrians",
     "bev.traffic.scenarios",
     "bev.traffic.step",
+    "carla.kernels",
     "driving.backends.jit",
     "driving.geometry",
     "driving.judge",

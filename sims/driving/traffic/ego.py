@@ -173,6 +173,21 @@ def locate(maps: Maps, world: WorldState, e: int) -> None:
 
 
 @kernel
+def put_ego(
+    maps: Maps, world: WorldState, e: int, x: float, y: float, yaw: float, v: float, length: float, width: float
+) -> None:
+    """Put the ego at the beginning of its route: pose (m, rad), speed (m/s) and size (m)."""
+    ego, me = world.egos[e], world.agents[e, 0]
+    ego.x, ego.y, ego.yaw, ego.v = x, y, yaw, v
+    ego.cos, ego.sin = math.cos(ego.yaw), math.sin(ego.yaw)
+    ego.a = ego.steer = ego.accel = ego.yaw_rate = 0.0
+    ego.index, ego.progress, ego.best = 0, 0.0, 0.0
+    ego.off, ego.stopped = 0.0, -1.0
+    me.kind, me.length, me.width = tables.CAR, length, width
+    locate(maps, world, e)
+
+
+@kernel
 def wait_at_sign(maps: Maps, world: WorldState, e: int, dt: float) -> None:
     """Count how long the ego has stood at a stop or yield sign's line, as for the other cars."""
     me = world.agents[e, 0]

@@ -62,6 +62,17 @@ def halt(v: float, wanted: float, ahead: float, headway: float) -> float:
 
 
 @kernel
+def empty(me: Any) -> None:
+    """Clear a slot."""
+    me.kind, me.lane, me.next, me.walk = 0, -1, -1, -1
+    me.s = me.d = me.rest = me.v = me.a = me.wait = me.hold = 0.0
+    me.x = me.y = 1.0e6
+    me.cos, me.sin, me.length, me.width = 1.0, 0.0, 0.1, 0.1
+    me.desire, me.headway = 1.0, 1.5
+    me.seed = me.turns = me.reckless = me.hit = 0
+
+
+@kernel
 def place(agent: Any) -> float:
     """Sort key of a slot."""
     return agent.lane * KEY + agent.s if agent.lane >= 0 else ABSENT

@@ -1,0 +1,1 @@
+"""CARLA's adapter against a stub of its server: cost of a step, agreement of rasters, lost servers."""
