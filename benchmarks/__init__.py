@@ -18,6 +18,7 @@ from robotrl.errors import unknown
 
 BENCHES = {
     "bev": "bev.bench",
+    "carla": "carla.bench",
     "cartpole": "quickstart.cartpole",
     "chain": "chain.bench",
     "driving": "driving.bench",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import carla
@@ -56,8 +57,11 @@ class EpisodeOrder:
 class CarlaEpisode:
     """An episode; ends with `end`."""
 
-    def __init__(self, client: Any, world: Any, manager: Any, order: EpisodeOrder, timeout_s: float) -> None:
-        self.client, self.world, self.manager, self.order = client, world, manager, order
+    def __init__(
+        self, client: Any, world: Any, manager: Callable[[int], Any], order: EpisodeOrder, timeout_s: float
+    ) -> None:
+        self.client, self.world, self.order = client, world, order
+        self._make_manager = manager
         self.map = world.get_map()
         self.draw = random.Random(order.seed)
         self.actors: list[Any] = []
@@ -72,6 +76,11 @@ class CarlaEpisode:
         self._sensors: list[Any] = []
         self._hooks: list[Hook] = []
         self.readout = Readout(world)
+
+    @cached_property
+    def manager(self) -> Any:
+        """Traffic manager, with this episode's seed."""
+        return self._make_manager(self.order.seed)
 
     @property
     def ego(self) -> Any:

@@ -36,6 +36,7 @@ class CarlaSession:
         self._client: Any = None
         self._world: Any = None
         self._manager: Any = None
+        self._manager_port = 0
         self._episode: CarlaEpisode | None = None
         self._tick_s = 0.05
         self._fresh = True
@@ -72,8 +73,7 @@ class CarlaSession:
         self._world = client.get_world()
         self._found = self._world.get_settings()
         self._take_over(render)
-        self._manager = client.get_trafficmanager(manager_port)
-        self._manager.set_synchronous_mode(True)
+        self._manager_port, self._manager = manager_port, None
         return {"version": theirs, "map": _short_name(self._world.get_map().name)}
 
     def _take_over(self, render: bool) -> None:
@@ -123,9 +123,16 @@ class CarlaSession:
         else:
             self._world.tick()
         self._world.reset_all_traffic_lights()
-        self._manager.set_random_device_seed(int(order["seed"]) % 2**31)
-        self._episode = CarlaEpisode(self._client, self._world, self._manager, EpisodeOrder(**order), self._timeout_s)
+        self._episode = CarlaEpisode(self._client, self._world, self.manager, EpisodeOrder(**order), self._timeout_s)
         return self._episode.start()
+
+    def manager(self, seed: int) -> Any:
+        """Traffic manager of this client, which takes time in each tick; it is made when it is first needed."""
+        if self._manager is None:
+            self._manager = self._client.get_trafficmanager(self._manager_port)
+            self._manager.set_synchronous_mode(True)
+        self._manager.set_random_device_seed(seed % 2**31)
+        return self._manager
 
     def _run_in(self) -> None:
         """Tick up to a fixed time of the new world, in which loading has taken an unknown number of ticks.
