@@ -1,11 +1,12 @@
 """Traffic lights, stop signs and yield signs of an OpenDRIVE file: their lanes, stop lines and light cycles.
 
 A signal applies to the lanes at its position for which it is valid (<validity>; without one all lanes of the direction
-given by its orientation; if the two have no lane in common, <validity> alone). The stop line is at its s, or 1 m before
-the end of the lane. A signal on a road inside a junction applies to the lanes that lead into that road. A signal up to
-20 m before a junction whose own lane ends earlier applies to the last lane before the junction. A signal referenced by
-several roads (<signalReference>) applies to the lanes of each. A lane has one stop line: a light has priority over a
-stop sign, and a stop sign over a yield sign; among lights, a full one over an arrow, and the one for straight on.
+given by its orientation; if the two have no lane in common, <validity> alone, and inside a junction all lanes). The
+stop line is at its s, or 1 m before the end of the lane. A signal on a road inside a junction applies to the lanes that
+lead into that road. A signal up to 20 m before a junction whose own lane ends earlier applies to the last lane before
+the junction. A signal referenced by several roads (<signalReference>) applies to the lanes of each. A lane has one stop
+line: a light has priority over a stop sign, and a stop sign over a yield sign; among lights, a full one over an arrow,
+and the one for straight on.
 
 OpenDRIVE has no timing. Here all lights of a map share a cycle of 15 s per phase of the junction with the most phases,
 at least 30 s. In each junction the phases share the cycle equally: green, 3 s yellow, 2 s red for all. A phase is a
@@ -149,7 +150,8 @@ def _valid_lanes(net: Network, road: XodrRoad, element: Element, s: float) -> li
             if at != NONE and (not ranges or any(low <= lane.id <= high for low, high in ranges)):
                 found.append((at, net.forward(lane.id) in facing))
     fitting = [lane for lane, fits in found if fits]
-    return fitting if fitting or not ranges else [lane for lane, _ in found]
+    # a road through a junction has one direction: converters write any orientation there
+    return fitting if fitting or not (ranges or road.junction is not None) else [lane for lane, _ in found]
 
 
 def _stop_lines(net: Network, lane: int, s: float) -> Iterator[tuple[int, float]]:

@@ -163,6 +163,14 @@ def test_signals_on_the_roads_of_a_junction_rule_the_lanes_that_lead_in():
     assert all(builder.lanes[i].stop_s == pytest.approx(kit.ARM - 1) for i in approaches(builder))
 
 
+@pytest.mark.parametrize("orientation", ["+", "-", "none"])
+def test_a_signal_inside_a_junction_rules_whatever_its_orientation(orientation):
+    signal = kit.signals(kit.signal("s", 0, orientation))
+    builder = kit.parse(kit.crossroads(ways_inside=signal))
+    ruled = [lane for lane in builder.lanes if lane.control == Control.LIGHT]
+    assert len(ruled) == 4 and not any(lane.junction for lane in ruled)
+
+
 def test_a_signal_reference_rules_like_the_signal():
     light = kit.signal("x", 50, "+", inside=kit.valid(0, 0))
     reference = kit.signal("x", 60, "-", inside=kit.valid(2, 2), name="signalReference")
