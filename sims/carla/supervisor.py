@@ -27,6 +27,8 @@ from robotrl.sims.carla.faults import CarlaFault, ServerLost
 from robotrl.sims.carla.server import ServerProcess, free_port, listens
 from robotrl.utils.safe_path import safe_environment
 
+FIRST_S = 3.0
+"""Time in which a server that should run must answer."""
 GRACE_S = 2.0
 """Time beyond the client's own time limit before it counts as hung."""
 CLOSE_S = 5.0
@@ -112,12 +114,15 @@ class CarlaLink:
         self.version = str(fields["version"])
 
     def _wait_for_server(self) -> None:
-        cfg, end = self._cfg, time.monotonic() + self._cfg.start_timeout_s
+        cfg = self._cfg
+        # a server that was there may take long to be started again; one that never was is missing
+        limit_s = cfg.start_timeout_s if self.version else min(FIRST_S, cfg.start_timeout_s)
+        end = time.monotonic() + limit_s
         while not listens(cfg.host, cfg.port):
             if time.monotonic() > end:
                 raise CarlaFault(
-                    f"no CARLA server answers at {cfg.host}:{cfg.port} after {cfg.start_timeout_s:g} s: expected one;"
-                    " start it, give host and port, or give server, a command that starts one"
+                    f"no CARLA server answers at {cfg.host}:{cfg.port} in {limit_s:g} s: expected one; start it, give host"
+                    " and ports, or give server, a command that starts one"
                 )
             time.sleep(RETRY_S)
 
