@@ -407,11 +407,14 @@ class CarlaCore(DrivingCore):
 
     def _repeat(self, e: int, why: ServerLost) -> None:
         """Repeat an env's episode up to the present step on a new server."""
-        controls = list(self._controls[e]) if self.world.episodes["steps"][e] else []
+        steps = self.world.episodes["steps"]
+        controls = list(self._controls[e]) if steps[e] else []
+        ahead = int(steps[e]) - len(controls)  # of a staggered start
         while True:
             self._renew(e, why)
             try:
                 self._place(e, self.links[e].ask_begin(self._orders[e]))
+                steps[e] = ahead
                 for steer, accel in controls:
                     self.links[e].tell("step", {}, {"controls": self._pedals(steer, accel)})
                     self._absorb(e, self.links[e].hear_of("step")[1], steer, accel)

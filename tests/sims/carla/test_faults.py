@@ -98,6 +98,23 @@ def test_an_episode_that_cannot_be_repeated_the_same_is_lost_and_begins_again(fo
     assert at.info["state_id"].item() == found[lost[0] + 1].info["state_id"].item()
 
 
+def test_a_staggered_counter_survives_a_repetition(folder):
+    sim = kit.make(folder, 2, 3, limit_s=2.0, vehicles=0)
+    try:
+        sim.reset(seed=3, options={"stagger": True})
+        play(sim, random_actions(sim, 3))
+        before = sim.elapsed_steps().tolist()
+        assert before == [3, 13]
+        for client in children("robotrl.sims.carla.client"):
+            os.kill(client, signal.SIGKILL)
+        with pytest.warns(UserWarning, match="client ended"):
+            play(sim, random_actions(sim, 1))
+        assert sim.elapsed_steps().tolist() == [4, 14]
+        assert (sim.losses, sim.repeats) == (2, 2)
+    finally:
+        sim.close()
+
+
 def test_a_killed_client_costs_nothing(folder, undisturbed):
     sim = kit.make(folder, 1, 3, limit_s=1.5)
     try:
