@@ -107,6 +107,7 @@ class _State(_Asks):
             prefix = f"worker{number}/"
             mine = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
             self.ask_worker(number, "set_state", arrays=mine)
+        self._restored()
         return dict(self._tensor_banks[self._bank])
 
 
@@ -165,7 +166,7 @@ class _Params(_Asks):
         return {key: np.concatenate([part[key] for part in found]) for key in self.params}
 
     def set_params(self, ids: Sequence[int] | Ids, values: Mapping[str, NDArray[Any]]) -> None:
-        """Set parameters of the envs `ids`; a worker that takes the place of a lost one has the usual values again.
+        """Set parameters of the envs `ids`; a worker that takes the place of a lost one is told them again.
 
         Raises:
             ConfigError: an unknown name, an impossible value, or an env that does not exist.
@@ -177,6 +178,19 @@ class _Params(_Asks):
         for number, mine, here in self.dealt(ids):
             arrays = {name: column[here] for name, column in columns.items()}
             self.ask_worker(number, "set_params", {"ids": mine.tolist()}, arrays)
+        for name, column in columns.items():
+            known = self.set_before.setdefault(name, np.full(self.num_envs, np.nan))
+            known[np.asarray(ids, np.int64)] = column
+
+    def _restored(self) -> None:
+        self.set_before = {name: value.astype(np.float64) for name, value in self.get_params().items()}
+
+    def _renewed(self, number: int) -> None:
+        first, end = self.pool.rows[number]
+        for name, known in self.set_before.items():
+            (mine,) = np.isfinite(known[first:end]).nonzero()
+            if len(mine):
+                self.pool.call(number, "set_params", {"ids": mine.tolist()}, {name: known[first:end][mine]})
 
 
 class _Distance(_Asks):
@@ -248,6 +262,17 @@ class _ActionCaptions(_Asks):
         return self.gathered("action_contexts")
 
 
+class _TimeLimit(_Asks):
+    @property
+    def limit_steps(self) -> int | None:
+        """Time limit of an episode, control steps."""
+        return self.constant("limit_steps")
+
+    def elapsed_steps(self) -> Tensor:
+        """Steps (N,) int64 of each running episode."""
+        return torch.from_numpy(self.gathered("elapsed_steps").astype(np.int64))
+
+
 class _TimeToCollision(_Asks):
     def time_to_collision_s(self) -> NDArray[Any]:
         """Time (N,) to the ego's next collision, s."""
@@ -275,6 +300,7 @@ def _parts(found: EnvDescription) -> Iterator[type[_Asks]]:
         _Expert: "make_expert" in methods,
         _Captions: "caption_classes" in methods and {"caption_topics", "caption_camera"} <= set(constants),
         _ActionCaptions: "action_contexts" in methods and "action_captions" in constants,
+        _TimeLimit: "elapsed_steps" in methods and "limit_steps" in constants,
         _TimeToCollision: "time_to_collision_s" in methods,
     }
     yield from (part for part, has in wanted.items() if has)

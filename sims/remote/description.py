@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -60,8 +61,13 @@ def description_of(who: str, said: Mapping[str, Any]) -> EnvDescription:
             raise out_of_range(f"{who}: info_spec[{key!r}]", dtype, "the name of a numpy dtype of numbers")
     if "lost" in info and (said["starts"] != "queued" or info["lost"] != "bool"):
         raise ConfigError(f"{who}: info_spec has 'lost': expected another name, robotrl counts what is lost")
+    limit = said["constants"].get("limit_steps")
+    if limit is not None and "elapsed_steps" in said["methods"] and (not isinstance(limit, int) or limit < 1):
+        raise out_of_range(f"{who}: limit_steps", limit, "a whole number of 1 or more, or None")
     if "state_id" in info:
         raise ConfigError(f"{who}: info_spec has 'state_id': expected another name, robotrl knows the starts")
+    for name, likely in said.get("misspelled", ()):
+        warnings.warn(f"{who}: its {name!r} is not read: did you mean {likely!r}?", stacklevel=2)
     dt_s = said["control_dt_s"]
     if dt_s is not None and (not isinstance(dt_s, int | float) or not 0 < dt_s < math.inf):
         raise out_of_range(f"{who}: control_dt_s", dt_s, "a number above 0, or None")

@@ -11,10 +11,11 @@ import tyro
 from robotrl.errors import ConfigError, check_count, check_number
 from robotrl.sims.remote.capabilities import sim_of
 from robotrl.sims.remote.description import description_of
+from robotrl.sims.remote.inputs import inputs_of, is_own
 from robotrl.sims.remote.pool import WorkerPool
 from robotrl.sims.remote.process import Launch
 from robotrl.sims.remote.sim import RemoteSim
-from robotrl.spec import TrainDefaults
+from robotrl.spec import Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
 
 OWN_SIMS = "robotrl.sims.remote.serve:sim"
@@ -82,6 +83,10 @@ class RemoteCfg:
             pool.close()
             raise
 
+    def inputs(self) -> list[Input]:
+        """Files and modules that the workers read, as far as this Python can tell; see `inputs_of`."""
+        return inputs_of(self.served, self.kwargs, self.python, self.path, self.worker_file)
+
     def _launch(self, name: str) -> Launch:
         given = self.kwargs or {}
         own = is_own(self.served)
@@ -97,11 +102,6 @@ class RemoteCfg:
             self.start_timeout_s,
             self.step_timeout_s,
         )
-
-
-def is_own(served: str) -> bool:
-    """True for the name of a sim of robotrl, "gym/MODULE:ID" included; False for MODULE:FUNCTION."""
-    return "/" in served
 
 
 def family(served: str) -> RemoteCfg:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -17,6 +17,15 @@ from robotrl.errors import RobotrlError
 from robotrl.sims.remote.faults import RemoteFault, WorkerLost
 from robotrl.sims.remote.memory import Layout, new_memory
 from robotrl.sims.remote.process import GRACE_S, Launch, SimWorker
+
+
+class SentRequest(NamedTuple):
+    """A request that was sent."""
+
+    number: int
+    worker: SimWorker
+    alive: bool
+    """False if the worker was gone."""
 
 
 class WorkerPool:
@@ -114,13 +123,16 @@ class WorkerPool:
             self.close()
             raise
 
-    def exchange(self, kind: bytes, numbers: Iterable[int]) -> list[int]:
-        """Send a request to some workers at once, and wait for all; returns the numbers of those lost.
+    def ask(self, kind: bytes, numbers: Iterable[int]) -> list[SentRequest]:
+        """Send a request to some workers at once; `answers` waits for them."""
+        return [SentRequest(number, self._workers[number], self._workers[number].ask(kind)) for number in numbers]
+
+    def answers(self, asked: Iterable[SentRequest]) -> list[int]:
+        """Wait for all workers that were asked; returns the numbers of those lost.
 
         Raises:
             RobotrlError: an environment raised; all others have answered.
         """
-        asked = [(number, self._workers[number], self._workers[number].ask(kind)) for number in numbers]
         lost: list[int] = []
         fault: RobotrlError | None = None
         for number, worker, alive in asked:

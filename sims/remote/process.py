@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -94,8 +95,16 @@ class SimWorker:
         finally:
             theirs.close()
             os.close(lifeline)
-        ours.settimeout(launch.start_timeout_s)
+        ours.settimeout(None)  # whatever the default of this process is
         self._channel = protocol.FrameChannel(ours)
+        self._limit(launch.start_timeout_s)
+
+    def _limit(self, seconds: float) -> None:
+        """Limit the wait for each answer, in the kernel: a limit of Python's socket costs a second call each time."""
+        self._limit_s = seconds
+        pair = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._channel.sock.setsockopt(socket.SOL_SOCKET, option, pair)
 
     # handshake
 
@@ -137,7 +146,7 @@ class SimWorker:
         """Tell the layout of the shared memory, and wait until the worker is ready."""
         self._send_hello({"bytes": layout.bytes, "arrays": layout.arrays})
         self._hello()
-        self._channel.sock.settimeout(self._launch.step_timeout_s)
+        self._limit(self._launch.step_timeout_s)
 
     def _hello(self) -> dict[str, Any]:
         kind = self._kind()
@@ -223,9 +232,8 @@ class SimWorker:
     def _kind(self) -> bytes:
         try:
             return self._channel.kind()
-        except TimeoutError:
-            limit = self._channel.sock.gettimeout() or 0.0
-            raise WorkerLost(f"gave no answer within {limit:g} s", may_pass=True) from None
+        except BlockingIOError:
+            raise WorkerLost(f"gave no answer within {self._limit_s:g} s", may_pass=True) from None
         except (EOFError, OSError):
             raise self.loss() from None
 

@@ -31,11 +31,13 @@ from robotrl.spec import (
     HasStateIds,
     HasSuccessRule,
     HasSymmetries,
+    HasTimeLimit,
     HasTrace,
 )
 from robotrl.spec.captions import HasActionCaptions, HasCaptions
 from robotrl.spec.geometry import HasGeometry
 from robotrl.spec.vehicle import HasTimeToCollision, HasVehicleObs
+from robotrl.utils.devices import CPU
 
 Arrays = dict[str, NDArray[Any]]
 STAYS: dict[type[Any], str] = {
@@ -59,6 +61,7 @@ PASSED: dict[type[Any], tuple[str, ...]] = {
     HasCaptions: ("caption_topics", "caption_camera", "caption_classes"),
     HasActionCaptions: ("action_captions", "action_contexts"),
     HasTimeToCollision: ("time_to_collision_s",),
+    HasTimeLimit: ("limit_steps",),
 }
 """Attributes that are handed on as they are."""
 
@@ -99,6 +102,7 @@ class ServedSim:
         self.info_spec = {k: str(v.dtype).removeprefix("torch.") for k, v in info.items() if k != "state_id"}
         given = {key: value for kind, keys in PASSED.items() if isinstance(sim, kind) for key, value in self._of(keys)}
         vars(self).update(given)
+        self._obs_views, self._flag_views, self._info_views = Views(), Views(), Views()
         stays = {kind.__name__: why for kind, why in STAYS.items() if isinstance(sim, kind)}
         self.reasons = (dict(sim.reasons) if isinstance(sim, HasReasons) else {}) | stays
         self._numbered = isinstance(sim, HasStateIds)
@@ -110,6 +114,8 @@ class ServedSim:
             self.get_state, self.set_state = self._get_state, self._set_state
         if isinstance(sim, HasDistance):
             self.distance = self._distance
+        if isinstance(sim, HasTimeLimit):
+            self.elapsed_steps = self._elapsed_steps
         if isinstance(sim, HasExpert):
             self.make_expert = self._make_expert
 
@@ -119,11 +125,13 @@ class ServedSim:
     def step(self, actions: NDArray[Any]) -> tuple[Any, ...]:
         """Advance all envs; see `worker.py`."""
         out = self._sim.step(torch.from_numpy(actions))
+        flags = {"reward": out.reward, "terminated": out.terminated, "truncated": out.truncated}
+        reward, terminated, truncated = self._flag_views.of(flags).values()
         # the trainer knows the starts
-        info: dict[str, Any] = arrays({key: value for key, value in out.info.items() if key in self.info_spec})
-        if len(out.final_ids):
+        info: dict[str, Any] = self._info_views.of({key: out.info[key] for key in self.info_spec if key in out.info})
+        if out.final_ids.shape[0]:
             info["final_obs"] = arrays(out.final_obs)
-        return arrays(out.obs), numpy(out.reward), numpy(out.terminated), numpy(out.truncated), info
+        return self._obs_views.of(out.obs), reward, terminated, truncated, info
 
     def close(self) -> None:
         """Close the sim."""
@@ -158,12 +166,34 @@ class ServedSim:
     def _distance(self) -> NDArray[Any]:
         return numpy(self._sim.distance())
 
+    def _elapsed_steps(self) -> NDArray[np.int64]:
+        return numpy(self._sim.elapsed_steps())
+
     def _make_expert(self, noise: float, episode_noise: float, mode: str | None, seed: int) -> ServedExpert:
         expert = self._sim.make_expert(noise, episode_noise, mode, seed)
         served = ServedExpert(expert)
         if isinstance(expert, HasExpertState):
             vars(served).update(get_state=expert.get_state, set_state=expert.set_state)
         return served
+
+
+class Views:
+    """Arrays of tensors by name; a tensor that comes again has the array that it had, if that shares its memory."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[torch.Tensor, NDArray[Any]]] = {}
+
+    def of(self, tensors: Mapping[str, torch.Tensor]) -> Arrays:
+        """Arrays of some tensors."""
+        out: Arrays = {}
+        for key, value in tensors.items():
+            known = self._known.get(key)
+            if known is None or known[0] is not value:
+                known = (value, numpy(value))
+                if value.device == CPU:
+                    self._known[key] = known
+            out[key] = known[1]
+        return out
 
 
 def numpy(x: torch.Tensor) -> NDArray[Any]:

@@ -7,6 +7,7 @@ reported as lost and begin again from their starts in a new worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,8 +68,12 @@ class RemoteSim:
         self._seed = seed
         self._all_workers = list(range(len(pool.rows)))
         self._all_envs: Ids = np.arange(num_envs)
+        self._no_envs: Ids = self._all_envs[:0]
+        self._worker_of = np.repeat(self._all_workers, [end - first for first, end in pool.rows])
         self._steps: Ids = np.zeros(num_envs, np.int64)
         self._running: Ids = np.full(num_envs, -1, np.int64)
+        self.set_before: dict[str, NDArray[np.float64]] = {}
+        """Parameters (N,) that were set, by name; NaN where none was set."""
         self._lost_before: dict[int, Obs] = {}
         """Workers that were lost and replaced between two steps, with the observations before."""
         layout = layout_of(num_envs, len(pool.rows), self.observation_spec, self.action_spec, description.info_spec)
@@ -94,7 +99,8 @@ class RemoteSim:
         self._tensor_terminated, self._tensor_truncated = map(torch.from_numpy, (self._terminated, self._truncated))
         own = {"state_id": self._state_id, "lost": self._lost}
         self._tensor_info = tensors(self._info_arrays | own)
-        self._no_obs = {key: value[:0] for key, value in self._tensor_final.items()}
+        self._first_finals = first_rows(self._tensor_final)
+        self._no_obs = self._first_finals(0)
         self._no_ids = torch.zeros(0, dtype=torch.int64)
 
     # episodes
@@ -146,38 +152,44 @@ class RemoteSim:
             NumericsError: an action, an observation or a reward is not finite; env and element are named.
             RemoteFault: an environment raised, or gave what it may not give; or a worker was lost too often.
         """
-        checked = self._bounds.checked(actions.detach().cpu().numpy(), self._steps)
-        np.copyto(self._actions, checked)
-        self._steps += 1
+        np.copyto(self._actions, self._bounds.checked(actions.detach().cpu().numpy(), self._steps))
         before, self._bank = self._banks[self._bank], 1 - self._bank
         self._order_step()
-        np.copyto(self._state_id, self._running)
         self._lost[:] = False
         # what was lost between two steps is told now; those workers stand at the beginning of the next episodes
         replaced = self._replaced(before) if self._lost_before else {}
         numbers = [n for n in self._all_workers if n not in replaced] if replaced else self._all_workers
-        lost = dict.fromkeys(self.pool.exchange(protocol.STEP, numbers))
+        asked = self.pool.ask(protocol.STEP, numbers)
+        # while the workers step
+        self._steps += 1
+        np.copyto(self._state_id, self._running)
+        obs, info = dict(self._tensor_banks[self._bank]), dict(self._tensor_info)
+        lost = self.pool.answers(asked)
         finals = {number: self._write_off(number, before) for number in lost} | replaced
-        ids = np.flatnonzero(self._terminated | self._truncated)
-        if len(ids):
-            ids = self._restart_ended(ids, before, finals, list(lost))
+        ids = self._no_envs
+        # counts are quicker than the search, and in most steps no episode ends
+        if np.count_nonzero(self._terminated) or np.count_nonzero(self._truncated):
+            ids = self._restart_ended(self._ended(), before, finals, lost)
         return Step(
-            obs=dict(self._tensor_banks[self._bank]),
+            obs=obs,
             reward=self._tensor_reward,
             terminated=self._tensor_terminated,
             truncated=self._tensor_truncated,
             final_obs=self._final_obs(ids, before, finals) if len(ids) else dict(self._no_obs),
             final_ids=torch.from_numpy(ids) if len(ids) else self._no_ids,
-            info=dict(self._tensor_info),
+            info=info,
         )
 
     def _order_step(self) -> None:
         self._order[:, 0] = self._bank
+        self._order[:, 1] = len(self._ids) if self._ahead else 0
         if self._ahead:
             self._window.show(self._ids)
-            self._order[0, 1:] = len(self._ids), self._window.generation
-        else:
-            self._order[:, 1] = 0
+            self._order[:, 2] = self._window.generation
+
+    def _ended(self) -> Ids:
+        """Envs whose episodes ended in this step."""
+        return (self._terminated | self._truncated).nonzero()[0]
 
     def _restart_ended(self, ids: Ids, before: Obs, finals: dict[int, Obs], lost: list[int]) -> Ids:
         """Begin the next episodes of ended envs; returns all ended envs, also of workers lost meanwhile."""
@@ -194,17 +206,22 @@ class RemoteSim:
                 for key, value in finals[number].items():
                     value[mine - first] = self._final[key][first : first + len(mine)]
             lost = lost + more
-            ids = np.flatnonzero(self._terminated | self._truncated)
+            ids = self._ended()
             self._steps[ids] = 0
         for first, end in (self.pool.rows[number] for number in lost):
             self._steps[first:end] = 0
         for number in lost:
             self._revive(number)
-        if len(fresh):
-            for number, (first, end) in enumerate(self.pool.rows):
-                if number not in lost and ((fresh >= first) & (fresh < end)).any():
-                    self.pool.succeeded(number)
+        for number in self._workers_of(fresh):
+            if number not in lost:
+                self.pool.succeeded(number)
         return ids
+
+    def _workers_of(self, envs: Ids) -> list[int]:
+        """Workers of some envs."""
+        if len(self.pool.rows) == 1:
+            return [0] if len(envs) else []
+        return np.unique(self._worker_of[envs]).tolist()
 
     def _begin(self, envs: Ids) -> list[int]:
         """Begin the episodes `self._running[envs]`; returns the workers lost on the way."""
@@ -218,7 +235,7 @@ class RemoteSim:
                 asked.append(number)
         if self._ahead:
             self._window.hidden()
-        return self.pool.exchange(protocol.BEGIN, asked)
+        return self.pool.answers(self.pool.ask(protocol.BEGIN, asked))
 
     # losses
 
@@ -242,19 +259,29 @@ class RemoteSim:
 
     def _revive(self, number: int) -> None:
         """Replace a lost worker, and begin the running episodes of all of its envs."""
-        first, end = self.pool.rows[number]
         while True:
             self.pool.replace(number)
-            if self._numbered:
-                if not self._begin(self._all_envs[first:end]):
-                    return
-                continue
-            self._order[number] = self._bank, 0, 0
             try:
-                self.pool.call(number, "reset", {"seed": self._seed + first + self.num_envs * self.pool.lost})
-                return
+                self._renewed(number)
+                if self._begun_again(number):
+                    return
             except WorkerLost:
                 continue
+
+    def _begun_again(self, number: int) -> bool:
+        """Begin the running episodes of all envs of a new worker; False if it was lost."""
+        first, end = self.pool.rows[number]
+        if self._numbered:
+            return not self._begin(self._all_envs[first:end])
+        self._order[number] = self._bank, 0, 0
+        self.pool.call(number, "reset", {"seed": self._seed + first + self.num_envs * self.pool.lost})
+        return True
+
+    def _renewed(self, number: int) -> None:
+        """Tell a new worker what was set in the one whose place it takes."""
+
+    def _restored(self) -> None:
+        """Note what the environments hold after `set_state`."""
 
     def _replaced(self, before: Obs) -> dict[int, Obs]:
         """Report the losses since the last step; returns the last observations of those workers."""
@@ -307,7 +334,7 @@ class RemoteSim:
         if not self._description.final_obs:
             return {key: torch.from_numpy(value[ids]) for key, value in before.items()}
         if not finals and len(self.pool.rows) == 1:
-            return {key: value[: len(ids)] for key, value in self._tensor_final.items()}
+            return dict(self._first_finals(len(ids)))
         parts: list[Obs] = []
         for number, (first, end) in enumerate(self.pool.rows):
             mine = ids[(ids >= first) & (ids < end)]
@@ -331,6 +358,16 @@ class RemoteSim:
 def tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
     """Tensors that share the memory of arrays."""
     return {key: torch.from_numpy(value) for key, value in arrays.items()}
+
+
+def first_rows(whole: Mapping[str, Tensor]) -> Callable[[int], dict[str, Tensor]]:
+    """Function from a count to views of the first rows of tensors; those made last are kept."""
+
+    @lru_cache(maxsize=64)
+    def rows(count: int) -> dict[str, Tensor]:
+        return {key: value[:count] for key, value in whole.items()}
+
+    return rows
 
 
 def check_split(name: str, description: EnvDescription, workers: int) -> None:

@@ -68,6 +68,7 @@ METHODS = (
     "caption_classes",
     "action_contexts",
     "time_to_collision_s",
+    "elapsed_steps",
 )
 """Optional methods, as in robotrl's sims, of numpy arrays; the arguments are passed by name.
 
@@ -86,9 +87,23 @@ CONSTANTS = (
     "action_captions",
     "caption_topics",
     "caption_camera",
+    "limit_steps",
     "reasons",
 )
 """Optional attributes, sent once as JSON."""
+OTHERS = (
+    "observation_spec",
+    "action_spec",
+    "step",
+    "start",
+    "reset",
+    "final_obs",
+    "single_start",
+    "control_dt_s",
+    "info_spec",
+    "close",
+)
+"""Further names of an environment that are read."""
 PACKED = {"set_state": "state", "set_params": "values"}
 """Methods that take arrays by name in one argument, and its name."""
 OBSERVED = ("reset", "set_state", "stagger")
@@ -126,7 +141,7 @@ class FrameChannel:
 
         Raises:
             EOFError: the other side is gone.
-            socket.timeout: nothing came within the socket's time-out.
+            BlockingIOError: nothing came within the socket's time limit.
         """
         found = self.sock.recv(1)
         if not found:
@@ -229,7 +244,58 @@ def describe(env: Any) -> dict[str, Any]:
         "single_start": bool(getattr(env, "single_start", True)),
         "methods": [name for name in METHODS if callable(getattr(env, name, None))],
         "constants": constants,
+        "misspelled": misspelled(env),
     }
+
+
+def misspelled(env: Any) -> list[list[str]]:
+    """Public attributes that are probably meant to be one that is read, each with that name."""
+    read = {*METHODS, *CONSTANTS, *OTHERS}
+    found = []
+    for name in sorted(name for name in set(dir(env)) - read if not name.startswith("_")):
+        likely = [other for other in sorted(read) if looks_like(name, other)]
+        if len(likely) == 1 and not hasattr(env, likely[0]):
+            found.append([name, likely[0]])
+    return found
+
+
+def looks_like(name: str, other: str) -> bool:
+    """True if `name` is probably `other` with a slip; words of their own, as "camera" for "cameras", are not."""
+    if "_" not in other and (name[0], name[-1]) != (other[0], other[-1]):
+        return False
+    return slips(name, other) <= (2 if len(other) >= 10 else 1)
+
+
+def slips(a: str, b: str) -> int:
+    """Letters to be added, left out, replaced or swapped with the next one, to get from `a` to `b`."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a):
+        before, last, row = row, before, [i + 1]
+        for j, y in enumerate(b):
+            row.append(min(before[j] + (x != y), before[j + 1] + 1, row[j] + 1))
+            if i and j and (x, a[i - 1]) == (b[j - 1], y):
+                row[-1] = min(row[-1], last[j - 1] + 1)
+    return row[-1]
+
+
+class Slot:
+    """Array, in shared memory or not, that takes an array of the environment.
+
+    Args:
+        what: its name, for errors.
+        array: (n, ...), without gaps between its elements.
+        key: name of the observation; "" for another array.
+    """
+
+    def __init__(self, what: str, array: Any, key: str = "") -> None:
+        self.what, self.array, self.shape, self.key = what, array, array.shape, key
+        self._flat = array.reshape(-1) if array.dtype.kind == "f" else None
+
+    def is_finite(self) -> bool:
+        """False if an element is not finite, or, rarely, if the square of one overflows."""
+        # one call of BLAS instead of a search: a sum of squares is not finite if an element is not
+        return self._flat is None or math.isfinite(self._flat.dot(self._flat))
 
 
 class Server:
@@ -258,15 +324,16 @@ class Server:
             return whole[scale * rows[0] : scale * rows[1]]
 
         self.order = view_of_row(memory, layout["order"], worker)
-        self.actions, self.reward = view("actions"), view("reward")
-        self.terminated, self.truncated = view("terminated"), view("truncated")
+        self.actions = view("actions")
         self.ids, self.envs = view("ids", 2), view("envs")
+        self.reward, self.terminated, self.truncated = (
+            Slot(name, view(name)) for name in ("reward", "terminated", "truncated")
+        )
         keys = said["observation_spec"]
-        self.banks = [{key: view("obs%d/%s" % (bank, key)) for key in keys} for bank in (0, 1)]
+        self.banks = [{k: Slot("observation %r" % k, view("obs%d/%s" % (b, k)), k) for k in keys} for b in (0, 1)]
         self.final = {key: view("final/" + key) for key in keys}
-        self.info = {key: view("info/" + key) for key in said["info_spec"]}
+        self.info = {key: Slot("info %r" % key, view("info/" + key)) for key in said["info_spec"]}
         self.known_info = {*self.info, "final_obs"}
-        self.labels = {key: "observation " + repr(key) for key in keys}
         self.experts: list[Any] = []
         self.generation, self.taken = -1, 0
         """Of the queue that the environment has, and how many of its ids it has taken."""
@@ -275,7 +342,7 @@ class Server:
 
     def step(self) -> None:
         """Advance all envs by the actions in shared memory."""
-        bank, count, generation = (int(x) for x in self.order)
+        bank, count, generation = self.order.tolist()
         if self.starts == "queued" and count:
             self._queue(generation)
         self.doing = "step"
@@ -284,33 +351,39 @@ class Server:
             found = "a tuple of %d" % len(out) if isinstance(out, tuple) else type(out).__name__
             raise Fault("gave %s: expected obs, reward, terminated, truncated, info" % found)
         obs, reward, terminated, truncated, info = out
-        if info.keys() - self.known_info:
+        if not info.keys() <= self.known_info:
             named = sorted(map(str, info.keys() - self.known_info))
             raise Fault("gave info %s, which info_spec lacks: expected e.g. info_spec = {'success': 'bool'}" % named)
-        self._put("reward", self.reward, reward)
-        self._put("terminated", self.terminated, terminated)
-        self._put("truncated", self.truncated, truncated)
-        for key, target in self.info.items():
-            if key not in info:
-                raise Fault("info has no %r, which info_spec promises" % key)
-            self._put("info " + repr(key), target, info[key])
-        self._put_obs(bank, obs)
-        ended = np.flatnonzero(self.terminated | self.truncated)
-        if not len(ended):
-            return
+        with quiet():
+            self._put(self.reward, reward)
+            self._put(self.terminated, terminated)
+            self._put(self.truncated, truncated)
+            for key, slot in self.info.items():
+                if key not in info:
+                    raise Fault("info has no %r, which info_spec promises" % key)
+                self._put(slot, info[key])
+            self._put_obs(bank, obs)
+        # counts are quicker than the search, and in most steps no episode ends
+        if np.count_nonzero(self.terminated.array) or np.count_nonzero(self.truncated.array):
+            self._after_ends(bank, count, info)
+
+    def _after_ends(self, bank: int, count: int, info: dict[str, Any]) -> None:
+        """Hand on the last observations of episodes that ended, and begin the next ones."""
+        ended = np.flatnonzero(self.terminated.array | self.truncated.array)
         if self.starts == "given":
             for key, target in self.final.items():
-                target[: len(ended)] = self.banks[bank][key][ended]
+                target[: len(ended)] = self.banks[bank][key].array[ended]
             if count:
                 self._start(bank, ended, self.ids[: len(ended)].copy())
             return
         self.taken += len(ended)
         if self.gives_final:
-            self._put_final(info, ended)
+            with quiet():
+                self._put_final(info, ended)
 
     def begin(self) -> None:
         """Begin the episodes in shared memory."""
-        bank, count, _ = (int(x) for x in self.order)
+        bank, count, _ = self.order.tolist()
         self._start(bank, self.envs[:count].copy(), self.ids[:count].copy())
 
     def call(self, data: dict[str, Any], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -323,7 +396,8 @@ class Server:
         packed = {PACKED[name]: arrays} if name in PACKED else arrays
         found = getattr(self.env, name)(**data["with"], **packed)
         if name in OBSERVED:
-            self._put_obs(int(self.order[0]), found)
+            with quiet():
+                self._put_obs(int(self.order[0]), found)
             return {}, {}
         if name == "make_expert":
             self.experts.append(found)
@@ -354,19 +428,24 @@ class Server:
         self.doing = "start"
         obs = self.env.start(envs, ids)
         self.generation = -1
+        with quiet():
+            self._put_some(bank, envs, obs)
+
+    def _put_obs(self, bank: int, obs: Any) -> None:
+        self._check_keys(obs)
+        for key, slot in self.banks[bank].items():
+            self._put(slot, obs[key])
+
+    def _put_some(self, bank: int, envs: Any, obs: Any) -> None:
+        """Put the observations of some envs; those of the others may be other than their last step gave."""
         if len(envs) == self.n:
             self._put_obs(bank, obs)
             return
         self._check_keys(obs)
-        for key, target in self.banks[bank].items():
-            rows = target[envs]  # a copy
-            self._put(self.labels[key], rows, np.asarray(obs[key])[envs], key, envs)
-            target[envs] = rows
-
-    def _put_obs(self, bank: int, obs: Any) -> None:
-        self._check_keys(obs)
-        for key, target in self.banks[bank].items():
-            self._put(self.labels[key], target, obs[key], key)
+        for key, slot in self.banks[bank].items():
+            rows = Slot(slot.what, slot.array[envs], key)  # a copy
+            self._put(rows, np.asarray(obs[key])[envs], envs)
+            slot.array[envs] = rows.array
 
     def _check_keys(self, obs: Any) -> None:
         if not isinstance(obs, dict) or obs.keys() != self.final.keys():
@@ -381,32 +460,36 @@ class Server:
         for key, target in self.final.items():
             value = np.asarray(found[key])
             rows = value if len(value) == len(ended) else value[ended]
-            self._put("final observation " + repr(key), target[: len(ended)], rows, key, ended)
+            self._put(Slot("final observation %r" % key, target[: len(ended)], key), rows, ended)
 
-    def _put(self, what: str, target: Any, value: Any, key: str = "", envs: Any = None) -> None:
+    def _put(self, slot: Slot, value: Any, envs: Any = None) -> None:
         """Copy an array into shared memory if it has the shape, a fitting type, and finite numbers."""
         if not isinstance(value, np.ndarray):
             value = np.asarray(value)
-        if value.shape != target.shape:
-            raise Fault("gave %s of shape %s: expected %s" % (what, value.shape, target.shape))
+        if value.shape != slot.shape:
+            raise Fault("gave %s of shape %s: expected %s" % (slot.what, value.shape, slot.shape))
         try:
-            np.copyto(target, value, casting="same_kind")
+            np.copyto(slot.array, value, casting="same_kind")
         except TypeError:
-            raise Fault("gave %s of type %s: expected %s" % (what, value.dtype, target.dtype)) from None
-        # one sum instead of a search: a sum is not finite if an element is not, or if it overflows
-        if target.dtype.kind == "f" and not math.isfinite(np.add.reduce(target, axis=None)):
-            self._search(what, target, key, envs)
+            raise Fault("gave %s of type %s: expected %s" % (slot.what, value.dtype, slot.array.dtype)) from None
+        if not slot.is_finite():
+            self._search(slot, envs)
 
-    def _search(self, what: str, target: Any, key: str, envs: Any) -> None:
-        bad = np.argwhere(~np.isfinite(target))
+    def _search(self, slot: Slot, envs: Any) -> None:
+        bad = np.argwhere(~np.isfinite(slot.array))
         if not len(bad):
             return
         row = int(bad[0][0])
         env = self.first + (row if envs is None else int(envs[row]))
-        names = self.names.get(key)
-        column = ", " + repr(names[int(bad[0][-1])]) if names and target.ndim > 1 else ""
-        number = target[tuple(bad[0])]
-        raise NotFinite("env %d: %s%s is %s: expected a finite number" % (env, what, column, number))
+        names = self.names.get(slot.key)
+        column = ", " + repr(names[int(bad[0][-1])]) if names and slot.array.ndim > 1 else ""
+        number = slot.array[tuple(bad[0])]
+        raise NotFinite("env %d: %s%s is %s: expected a finite number" % (env, slot.what, column, number))
+
+
+def quiet() -> Any:
+    """Context in which numbers may overflow without a warning: what is not finite is an error, with its place."""
+    return np.errstate(over="ignore")
 
 
 def view_of_row(memory: Any, field: Any, row: int) -> Any:

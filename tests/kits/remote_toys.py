@@ -112,6 +112,9 @@ class Point:
     def distance(self):
         return np.abs(self.pos)
 
+    def elapsed_steps(self):
+        return self.steps.copy()
+
     def close(self):
         if self.once:
             with open(self.once + ".closed", "a") as file:
@@ -140,6 +143,56 @@ class OwnStarts:
             info["final_obs"] = obs
             obs = self.inner.start(ended, self.random.randint(1 << 30, size=len(ended)))
         return obs, reward, terminated, truncated, info
+
+
+class Tuned(Point):
+    """The same with a parameter: what an action is worth."""
+
+    params = ("gain",)
+
+    def __init__(self, num_envs, **options):
+        super().__init__(num_envs, **options)
+        self.gain = np.ones(num_envs)
+
+    def step(self, actions):
+        return super().step(actions * self.gain[:, None])
+
+    def get_params(self):
+        return {"gain": self.gain.copy()}
+
+    def set_params(self, ids, values):
+        self.gain[ids] = values["gain"]
+
+    def get_state(self):
+        return {**super().get_state(), "gain": self.gain.copy()}
+
+    def set_state(self, state):
+        self.gain = state["gain"].copy()
+        return super().set_state(state)
+
+
+class Misspelled(Point):
+    """The same with slips, and with names of its own that are near names that are read."""
+
+    contol_dt_s = 0.1
+    control_dt_s = None
+    camera = renderer = states = None
+    _get_sate = None
+    get_sate = None
+    get_state = None
+
+    def __getattribute__(self, name):
+        if name in ("control_dt_s", "get_state"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def tuned(num_envs, **options):
+    return Tuned(num_envs, **options)
+
+
+def misspelled(num_envs):
+    return Misspelled(num_envs)
 
 
 def point(num_envs, **options):

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -129,6 +130,25 @@ def test_a_worker_killed_in_the_middle_of_a_step() -> None:
     assert lost(out).all()
     assert time.monotonic() - began < 10  # its end is noticed, not waited for
     assert not lost(sim.step(zeros(sim))).any()
+    sim.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_parameters_are_set_again_in_the_new_worker(workers: int) -> None:
+    sim = toy(factory="tuned", workers=workers)
+    sim.reset(seed=0)
+    sim.set_params([0, 3], {"gain": np.array([0.5, 2.0])})
+    state = sim.get_state()
+    for number, pid in enumerate(sim.pool.pids):
+        os.kill(pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match=f"worker {number} .*SIGKILL"):
+            sim.step(zeros(sim))
+        assert sim.get_params()["gain"].tolist() == [0.5, 1.0, 1.0, 2.0]
+    sim.set_params([3], {"gain": np.array([1.0])})
+    sim.set_state(state)  # holds other values than were set last
+    os.kill(sim.pool.pids[-1], signal.SIGKILL)
+    with pytest.warns(UserWarning, match="SIGKILL"):
+        assert sim.get_params()["gain"].tolist() == [0.5, 1.0, 1.0, 2.0]
     sim.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from robotrl.spec import (
     HasRestart,
     HasScenarios,
     HasState,
+    HasTimeLimit,
     HasTrace,
     lost,
     why_lacking,
@@ -70,7 +73,7 @@ def test_the_numbers_are_those_of_the_sim_in_this_process(name: str, workers: in
 
 def test_a_robot_sim_keeps_what_it_can_do() -> None:
     here, there = both("mujoco/peg-insert", 4, limit_s=5.0)
-    for capability in (HasState, HasCamera, HasParams, HasExpert, HasRestart):
+    for capability in (HasState, HasCamera, HasParams, HasExpert, HasRestart, HasTimeLimit):
         assert isinstance(there, capability)
     for sim in (here, there):
         sim.reset(seed=0)
@@ -93,10 +96,16 @@ def test_a_robot_sim_keeps_what_it_can_do() -> None:
         here.step(actions[0])
         there.step(actions[1])
         started[:] = False
+    assert there.limit_steps == here.limit_steps
+    assert there.elapsed_steps().tolist() == here.elapsed_steps().tolist() == [6] * 4
     state, later = experts[1].get_state(), experts[1].act(started).clone()
     experts[1].set_state(state)
     assert torch.equal(experts[1].act(started), later)
     assert "do not travel" in why_lacking(there, "HasGeometry")
+    os.kill(there.pool.pids[0], signal.SIGKILL)
+    with pytest.warns(UserWarning, match="SIGKILL"):
+        there.step(actions[1])
+    assert there.get_params()["servo_gain"].tolist() == [1.0, 1.0, 0.7, 1.0]
     there.close()
 
 
