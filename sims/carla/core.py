@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.errors import RobotrlError
 from robotrl.sims.carla import scene
 from robotrl.sims.carla.channel import Arrays
 from robotrl.sims.carla.faults import CarlaFault, ServerLost
@@ -365,7 +366,12 @@ class CarlaCore(DrivingCore):
     def _exchange(
         self, envs: Iterable[int], do: str, requests: Mapping[int, Any] | Sequence[Any]
     ) -> dict[int, Answer | ServerLost]:
-        """Send a request to some servers at once, and wait for all answers."""
+        """Send a request to some servers at once, and wait for all answers.
+
+        Raises:
+            ConfigError, CarlaFault: a client refuses the request.
+        """
+        refused: RobotrlError | None = None
         found: dict[int, Answer | ServerLost] = {}
         waiting: list[int] = []
         for e in envs:
@@ -381,6 +387,10 @@ class CarlaCore(DrivingCore):
                 found[e] = self.links[e].hear_of(do)
             except ServerLost as lost:
                 found[e] = lost
+            except RobotrlError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
         return found
 
     def _renew(self, e: int, why: ServerLost) -> None:

@@ -17,6 +17,7 @@ from robotrl.sims.carla.routes import CarlaRoute, read_routes
 from robotrl.sims.carla.supervisor import CarlaLink, LinkCfg
 from robotrl.sims.carla.towns import StartPlan
 from robotrl.sims.driving.backends.backend import Threads
+from robotrl.sims.driving.opendrive import reader
 from robotrl.sims.driving.sim import DT_S, DrivingCfg, DrivingSim
 from robotrl.spec import Input, Spec, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
@@ -27,6 +28,8 @@ Pedals = Literal["acceleration", "direct"]
 PEDALS = ("acceleration", "direct")
 LONGEST_S = 3600.0
 LARGEST_PICTURE = 4096
+MOST_SERVERS = 32
+"""Servers that a sim starts at most: the usual number of envs of other sims would be too many by far."""
 
 
 class CarlaSim(DrivingSim[CarlaCore]):
@@ -54,6 +57,7 @@ class CarlaCfg(DrivingCfg):
             "algo.critic_warmup_env_steps": 0,
             "algo.normalize_reward": True,
             "evaluation.episodes": 16,
+            "evaluation.num_envs": 1,
         }
     )
     world: Annotated[str, tyro.conf.Fixed] = ""
@@ -185,6 +189,12 @@ class CarlaCfg(DrivingCfg):
             check_number(name, number, least, most, unit)
         if abs(DT_S / self.tick_s - round(DT_S / self.tick_s)) > 1e-6:
             raise out_of_range("tick_s", self.tick_s, f"a part of {DT_S} s, the control step: 0.1, 0.05, 0.025 or 0.02")
+        if self.server is not None and num_envs > MOST_SERVERS:
+            raise out_of_range("num_envs", num_envs, f"1 to {MOST_SERVERS}, since a server is started for each env")
+        for port in self.ports:
+            check_count("ports", port, 1, 65_535)
+        if len(set(self.ports)) < len(self.ports):
+            raise ConfigError(f"ports is {self.ports}: expected another port for each env")
         if self.server is None and len(self.ports) != num_envs:
             raise ConfigError(
                 f"num_envs is {num_envs} and ports has {len(self.ports)}: expected a port for each env, or server, a"
@@ -203,6 +213,7 @@ class CarlaCfg(DrivingCfg):
                 text = read_plain(path, "it").decode()
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"sim 'carla/{self.world}': the file cannot be read: {error}") from None
+            reader.parse(text, path.stem, own_lights=True, mirror=False)  # a map that cannot be used starts no server
             return (), text, path.stem
         return (), None, self.world
 

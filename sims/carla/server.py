@@ -36,9 +36,13 @@ class ServerProcess:
     def __init__(self, command: str, timeout_s: float) -> None:
         if "{port}" not in command:
             raise ConfigError(f"server is {command!r}: expected a command with {{port}}, the port that it listens on")
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise ConfigError(f"server is {command!r}: expected a command line ({error})") from None
         self.host, self.port = "127.0.0.1", free_port()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
-        parts = [part.replace("{port}", str(self.port)) for part in shlex.split(command)]
+        parts = [word.replace("{port}", str(self.port)) for word in words]
         try:
             self._process = subprocess.Popen(
                 parts,

@@ -34,6 +34,8 @@ GRACE_S = 2.0
 CLOSE_S = 5.0
 RETRY_S = 0.5
 Answer = tuple[dict[str, Any], Arrays]
+_taken: set[tuple[str, int]] = set()
+"""Host and port of the servers that somebody else runs and sims of this process use."""
 
 
 class LinkCfg(NamedTuple):
@@ -67,6 +69,11 @@ class CarlaLink:
         self._finalizer: Any = None
         self._output: IO[bytes] | None = None
         self._loaded: dict[str, Any] = {}
+        self._address: tuple[str, int] | None = None
+        """Server in `_taken` that is ours."""
+        self._closed = False
+        self._awaited = False
+        """A request was sent whose answer has not been heard."""
         self.version = ""
 
     # life
@@ -75,14 +82,23 @@ class CarlaLink:
         """Start or find the server, and connect a new client.
 
         Raises:
-            ConfigError: another version, or a command that cannot be run.
+            ConfigError: another version, a command that cannot be run, or a server that another sim uses.
             CarlaFault: there is no server.
             ServerLost: it was lost at once.
         """
         cfg = self._cfg
+        address = None
         if cfg.server is None:
             self._wait_for_server()
             host, port, group = cfg.host, cfg.port, 0
+            address = host, port
+            if address in _taken:
+                raise ConfigError(
+                    f"another sim of this process drives the server at {host}:{port}: expected a port of its own; a"
+                    " training run evaluates in a second sim: give server, or evaluation.episodes 0"
+                )
+            _taken.add(address)
+            self._address = address
         else:
             self._server = ServerProcess(cfg.server, cfg.start_timeout_s)
             host, port, group = self._server.host, self._server.port, self._server.group
@@ -100,7 +116,7 @@ class CarlaLink:
         )
         theirs.close()
         self._channel = ours
-        self._finalizer = weakref.finalize(self, _end, ours, self._process)
+        self._finalizer = weakref.finalize(self, _end, ours, self._process, self._server, address)
         request = {
             "host": host,
             "port": port,
@@ -121,8 +137,8 @@ class CarlaLink:
         while not listens(cfg.host, cfg.port):
             if time.monotonic() > end:
                 raise CarlaFault(
-                    f"no CARLA server answers at {cfg.host}:{cfg.port} in {limit_s:g} s: expected one; start it, give host"
-                    " and ports, or give server, a command that starts one"
+                    f"no CARLA server answers at {cfg.host}:{cfg.port} in {limit_s:g} s: expected one; start it, give"
+                    " host and ports, or give server, a command that starts one"
                 )
             time.sleep(RETRY_S)
 
@@ -130,10 +146,16 @@ class CarlaLink:
         """Begin anew after a loss, with the same map.
 
         Raises:
-            ServerLost: it was lost again.
+            ServerLost: it was lost again, or did not start.
+            CarlaFault: nobody has started another.
         """
         self.kill()
-        self.open()
+        try:
+            self.open()
+        except CarlaFault as fault:
+            if self._cfg.server is None:
+                raise
+            raise ServerLost(str(fault)) from None
         if self._loaded:
             self.ask("load", self._loaded, timeout_s=self._cfg.start_timeout_s)
 
@@ -149,16 +171,21 @@ class CarlaLink:
             self._process.wait()
         if self._server is not None:
             self._server.kill()
+        if self._address is not None:
+            _taken.discard(self._address)
+            self._address = None
         if self._output is not None:
             self._output.close()
         self._server = self._process = self._channel = self._output = None
+        self._awaited = False
 
     def close(self) -> None:
         """Give the server its own clock back, and end the client, and the server if we started it."""
-        if self._channel is not None and self._process is not None:
-            with suppress(ServerLost, CarlaFault, ConfigError):
-                self.ask("release", {}, timeout_s=CLOSE_S)
+        # the client releases the server when its channel is closed, also where an answer was not heard
+        if self._finalizer is not None:
+            self._finalizer()
         self.kill()
+        self._closed = True
 
     # requests
 
@@ -176,10 +203,16 @@ class CarlaLink:
         """Send a request; `hear` gets the answer.
 
         Raises:
-            ServerLost: the client is gone.
+            ServerLost: the client is gone, or the wait for its last answer was interrupted.
+            CarlaFault: the sim is closed.
         """
+        if self._closed:
+            raise CarlaFault("the sim is closed: expected reset and step before that")
         if self._channel is None:
             raise ServerLost("there is no client")
+        if self._awaited:
+            raise ServerLost("the wait for its last answer was interrupted")
+        self._awaited = True
         try:
             send(self._channel, {"do": do, **fields}, arrays)
         except ChannelClosed:
@@ -200,6 +233,7 @@ class CarlaLink:
             raise ServerLost(f"no answer in {limit:g} s{self._state()}") from None
         except ChannelClosed:
             raise ServerLost(f"the client's process ended{self._state()}") from None
+        self._awaited = False
         if "lost" in fields:
             raise ServerLost(f"{fields['lost']}{self._state()}")
         if "refused" in fields:
@@ -240,8 +274,13 @@ def _last_words(output: IO[bytes]) -> str:
     return short(lines[-1], 200) if lines else "no output"
 
 
-def _end(channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    """Let a client whose sim was forgotten release its server, which the closed channel tells it to do."""
+def _end(
+    channel: socket.socket,
+    process: subprocess.Popen[bytes],
+    server: ServerProcess | None,
+    address: tuple[str, int] | None,
+) -> None:
+    """Let a client release its server, which the closed channel tells it to do; a server that we started ends."""
     with suppress(OSError):
         channel.shutdown(socket.SHUT_RDWR)
     channel.close()
@@ -249,3 +288,7 @@ def _end(channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
         process.wait(CLOSE_S)
     except subprocess.TimeoutExpired:
         process.kill()
+    if server is not None:
+        server.kill()
+    if address is not None:
+        _taken.discard(address)

@@ -47,10 +47,10 @@ def town_of(
         length_m: their length, m.
 
     Raises:
-        DataError: the text is no usable OpenDRIVE.
+        DataError: the text is no usable OpenDRIVE, or has left-hand traffic.
         ConfigError: a route leaves the map, or there are not so many routes.
     """
-    builder = reader.parse(text, name, own_lights=True)
+    builder = reader.parse(text, name, own_lights=True, mirror=False)
     planner = RoutePlanner(builder)
     for route in planned:
         builder.routes.append(_planned(planner, route))

@@ -9,11 +9,13 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from contextlib import suppress
 from typing import Any
 
 from robotrl.errors import ConfigError, RobotrlError, short
 from robotrl.sims.carla.channel import Arrays, ChannelClosed, receive, send
+from robotrl.sims.carla.client.hooks import described
 from robotrl.sims.carla.client.session import CarlaSession
 
 
@@ -28,9 +30,6 @@ def answer(session: CarlaSession, request: dict[str, Any], arrays: Arrays) -> tu
             return session.begin(**request)
         case "step":
             return session.step(arrays["controls"])
-        case "release":
-            session.release()
-            return {}, {}
         case unknown:
             raise ValueError(f"request {unknown!r}")
 
@@ -50,6 +49,12 @@ def main(descriptor: int, group: int) -> None:
                 fields, found = {"refused": str(error), "kind": kind}, {}
             except RuntimeError as error:  # what CARLA's client raises when a server does not answer
                 fields, found = {"lost": short(" ".join(str(error).split()), 300)}, {}
+            except Exception as error:  # a fault of ours, which another server would not mend
+                traceback.print_exc()
+                fields, found = (
+                    {"refused": f"the process of CARLA's client failed: {described(error)}", "kind": "fault"},
+                    {},
+                )
             send(channel, fields, found)
     except ChannelClosed:
         pass

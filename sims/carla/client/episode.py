@@ -14,7 +14,7 @@ from typing import Any
 import carla
 import numpy as np
 
-from robotrl.errors import unknown
+from robotrl.errors import ConfigError, unknown
 from robotrl.sims.carla.channel import Arrays
 from robotrl.sims.carla.client import traffic
 from robotrl.sims.carla.client.hooks import Hook, hooks_of
@@ -166,6 +166,14 @@ class CarlaEpisode:
             arrays["image"] = self._camera.take(frame, self._timeout_s)
         return {"frame": frame}, arrays
 
+    def server_answers(self) -> bool:
+        """True if the server is there."""
+        try:
+            self.client.get_server_version()
+        except RuntimeError:
+            return False
+        return True
+
     def blueprint(self, name: str) -> Any:
         """Blueprint by its name.
 
@@ -208,13 +216,23 @@ class CarlaEpisode:
         return sensor
 
     def end(self) -> None:
-        """Stop the sensors, then destroy all actors of this episode."""
+        """Stop the sensors, then destroy all actors of this episode.
+
+        Raises:
+            ConfigError: a hook of the user's raised an error; all else is done.
+        """
+        failed: ConfigError | None = None
         for sensor in self._sensors:
             with suppress(RuntimeError):
                 sensor.stop()
         for hook in self._hooks:
-            with suppress(RuntimeError):
+            try:
                 hook.end(self)
+            except ConfigError as error:
+                failed = failed or error
+            except RuntimeError:  # the server is gone, which the next call says as well
+                pass
+        self._hooks = []
         driven, self.driven = self.driven, []
         if driven:
             # the traffic manager's threads would look for a destroyed vehicle, and end the process
@@ -224,6 +242,8 @@ class CarlaEpisode:
         self._sensors, self.actors = [], []
         if gone:
             self.client.apply_batch_sync([carla.command.DestroyActor(actor.id) for actor in gone], False)
+        if failed is not None:
+            raise failed
 
 
 def _weather(present: Any, given: Mapping[str, float]) -> Any:

@@ -6,11 +6,13 @@ A hook is made for each scenario of a route whose type is in `HOOKS`. It may spa
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import carla
 
+from robotrl.errors import ConfigError, short
 from robotrl.utils.user_module import user_callable
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 TRIGGER_M = 3.0
 """Distance from the trigger point along the route's direction at which an event starts, besides braking distance."""
+
+LEAST, MOST = 0.1, 1000.0
+"""Range of a scenario's distances, speeds and durations, m, m/s and s."""
 
 
 class Trigger(NamedTuple):
@@ -32,11 +37,23 @@ class Trigger(NamedTuple):
     parameters: Mapping[str, Mapping[str, str]]
 
     def number(self, name: str, default: float) -> float:
-        """Numeric parameter: its attribute "value"; `default` if it is absent or no number."""
-        try:
-            return float(self.parameters[name]["value"])
-        except (KeyError, ValueError):
+        """Numeric parameter, 0.1 to 1,000: its attribute "value"; `default` if it is absent.
+
+        Raises:
+            ConfigError: it is no such number.
+        """
+        given = self.parameters.get(name, {}).get("value")
+        if given is None:
             return default
+        try:
+            found = float(given)
+        except ValueError:
+            found = math.nan
+        if not LEAST <= found <= MOST:
+            raise ConfigError(
+                f"scenario {self.name!r}: <{name}> value is {given!r}: expected a number from {LEAST:g} to {MOST:g}"
+            )
+        return found
 
     def ahead(self, distance_m: float, left_m: float = 0.0) -> tuple[float, float]:
         """Place ahead and to the left of the trigger point, straight on."""
@@ -195,6 +212,51 @@ HOOKS: dict[str, Callable[[Trigger], Hook]] = {
 """Hook of each type of scenario."""
 
 
+class OwnHook:
+    """A hook whose code is the user's: an error in it is told with its name, and is no loss of the server.
+
+    Args:
+        name: "MODULE:CLASS".
+        trigger: what it is called with.
+
+    Raises:
+        ConfigError: it cannot be imported, or raised an error.
+    """
+
+    def __init__(self, name: str, trigger: Trigger) -> None:
+        self._where = f"hook {name!r} of scenario {trigger.name!r}"
+        make = user_callable(name, f"hook of scenario {trigger.type!r}", "MODULE:CLASS")
+        self._hook: Hook = self._run(lambda: make(trigger), lambda: True)
+
+    def begin(self, episode: CarlaEpisode) -> None:
+        """Call its `begin`."""
+        self._run(lambda: self._hook.begin(episode), episode.server_answers)
+
+    def tick(self, episode: CarlaEpisode) -> None:
+        """Call its `tick`."""
+        self._run(lambda: self._hook.tick(episode), episode.server_answers)
+
+    def end(self, episode: CarlaEpisode) -> None:
+        """Call its `end`."""
+        self._run(lambda: self._hook.end(episode), episode.server_answers)
+
+    def _run(self, call: Callable[[], Any], server_answers: Callable[[], bool]) -> Any:
+        try:
+            return call()
+        except (Exception, SystemExit) as error:
+            # CARLA's client raises RuntimeError for a lost server and for what a server refuses
+            if type(error) is RuntimeError and ("time-out" in str(error) or not server_answers()):
+                raise
+            raise ConfigError(f"{self._where} raised {described(error)}") from error
+
+
+def described(error: BaseException) -> str:
+    """Type, message and place of an error, in one line."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    message = short(" ".join(str(error).split()), 300) or "no message"
+    return f"{type(error).__name__}: {message} ({at.filename}, line {at.lineno})"
+
+
 def hooks_of(scenarios: Sequence[Mapping[str, Any]]) -> tuple[list[Hook], set[str]]:
     """Hooks of scenarios, and the types for which there is none.
 
@@ -203,7 +265,7 @@ def hooks_of(scenarios: Sequence[Mapping[str, Any]]) -> tuple[list[Hook], set[st
             is called with the `Trigger`.
 
     Raises:
-        ConfigError: code of one's own cannot be imported.
+        ConfigError: code of one's own cannot be imported, or raised an error.
     """
     found: list[Hook] = []
     unknown: set[str] = set()
@@ -212,8 +274,7 @@ def hooks_of(scenarios: Sequence[Mapping[str, Any]]) -> tuple[list[Hook], set[st
         own = given.pop("hook", None)
         trigger = Trigger(**given)
         if own is not None:
-            make = user_callable(own, f"hook of scenario {trigger.type!r}", "MODULE:CLASS")
-            found.append(make(trigger))
+            found.append(OwnHook(own, trigger))
         elif trigger.type in HOOKS:
             found.append(HOOKS[trigger.type](trigger))
         else:

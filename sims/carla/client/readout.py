@@ -54,7 +54,11 @@ class Readout:
         """Road users of the latest snapshot, the ego first."""
 
     def read(self, snapshot: Any, ego_id: int) -> None:
-        """Take over a snapshot."""
+        """Take over a snapshot.
+
+        Raises:
+            RuntimeError: the ego is not among its actors.
+        """
         rows: list[tuple[float, ...]] = []
         unknown = [one.id for one in snapshot if one.id not in self._bodies]
         if unknown:
@@ -74,6 +78,8 @@ class Readout:
             rows.append((*row, body.length, body.width))
         # the ego first, the others by their ids: a server may list its actors in any order
         rows.sort(key=lambda row: (row[0] != ego_id, row[0]))
+        if not rows or rows[0][0] != ego_id:
+            raise RuntimeError("the ego is no longer in the world: another client may have removed it or loaded a map")
         self.users = np.array(rows, ROAD_USER)
 
     def _learn(self, ids: list[int]) -> None:

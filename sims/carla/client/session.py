@@ -30,7 +30,7 @@ RUN_IN_S = 0.5
 
 
 class CarlaSession:
-    """CarlaSession with one server. Calls raise `RuntimeError` where the server does not answer in time."""
+    """Session with one server. Calls raise `RuntimeError` where the server does not answer in time."""
 
     def __init__(self) -> None:
         self._client: Any = None
@@ -145,8 +145,13 @@ class CarlaSession:
             self._world.tick()
 
     def step(self, controls: np.ndarray[Any, Any]) -> tuple[dict[str, Any], Arrays]:
-        """Run ticks with controls; see `CarlaEpisode.step`."""
-        assert self._episode is not None
+        """Run ticks with controls; see `CarlaEpisode.step`.
+
+        Raises:
+            ConfigError: no episode has begun.
+        """
+        if self._episode is None:
+            raise ConfigError("step without an episode: expected reset first")
         return self._episode.step(controls)
 
     def _end_episode(self) -> None:
@@ -158,7 +163,7 @@ class CarlaSession:
         """Remove our actors and give the server its clock back; errors of a dead server are left aside."""
         if self._client is None:
             return
-        with suppress(RuntimeError):
+        with suppress(RuntimeError, ConfigError):
             self._end_episode()
         with suppress(RuntimeError):
             # whoever comes next must find a world that moves by itself

@@ -57,16 +57,22 @@ def read(source: Path | str, name: str | None = None, own_lights: bool = False) 
     return _network(content, str(path), path.stem if name is None else name, own_lights)
 
 
-def parse(text: str, name: str, own_lights: bool = False) -> RoadBuilder:
+def parse(text: str, name: str, own_lights: bool = False, mirror: bool = True) -> RoadBuilder:
     """Read the road network from a file's text; see `read`.
+
+    Args:
+        text: the file's text.
+        name: name of the map.
+        own_lights: see `read`.
+        mirror: mirror left-hand traffic; False refuses it, for worlds whose actors have coordinates of their own.
 
     Raises:
         DataError: see `read`.
     """
-    return _network(text, name, name, own_lights)
+    return _network(text, name, name, own_lights, mirror)
 
 
-def _network(content: bytes | str, source: str, name: str, own_lights: bool) -> RoadBuilder:
+def _network(content: bytes | str, source: str, name: str, own_lights: bool, mirror: bool = True) -> RoadBuilder:
     root = tree(content, source)
     if root.tag != "OpenDRIVE":
         raise DataError(f"{source}: its root element is <{root.tag}>: expected <OpenDRIVE>")
@@ -83,6 +89,11 @@ def _network(content: bytes | str, source: str, name: str, own_lights: bool) -> 
             raise DataError(
                 f"{hands[True].where}: <road> rule is 'LHT', that of road {shown(hands[False].id)} 'RHT': expected one"
                 " rule for all"
+            )
+        if True in hands and not mirror:
+            raise DataError(
+                f"{hands[True].where}: <road> rule is 'LHT', left-hand traffic: expected 'RHT', since this map would be"
+                " mirrored and its world is not"
             )
         net = Network(source, root, found, True in hands, RoadBuilder(name))
         add_lanes(net)

@@ -8,15 +8,18 @@ import textwrap
 import time
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
 import tests.kits.carla_kit as kit
 from benchmarks.carla.server import command
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, DataError
 from robotrl.sims.carla.faults import CarlaFault
+from robotrl.sims.carla.scene import STATIC_BOX
 from robotrl.sims.carla.server import free_port
 from robotrl.sims.carla.stub.launch import StubServer
+from robotrl.sims.carla.towns import town_of
 from robotrl.testing.sims import leaves, play, random_actions
 from tests.kits.paths_kit import ROOT
 from tests.kits.refusals import raises_naming
@@ -254,8 +257,154 @@ def test_options_out_of_range(folder):
         ({"tick_s": 0.03}, ("tick_s", 0.03)),
         ({"pedals": "fast"}, ("pedals", "'fast'")),
         ({"server": None, "ports": (2000, 2002)}, ("num_envs", 1, "ports", 2)),
+        ({"server": None, "ports": (99_999,)}, ("ports", 99_999)),
+        ({"num_envs": 2, "server": None, "ports": (2000, 2000)}, ("ports", "2000, 2000", "another port for each env")),
+        ({"num_envs": 64}, ("num_envs", 64, 32)),
+        ({"server": "sh 'a {port}"}, ("server", "command line")),
         ({"vehicles": 501}, ("vehicles", 501)),
         ({"route_ids": ("1",)}, ("route_ids", "route file")),
     ):
         with raises_naming(ConfigError, *named):
             kit.make(folder, **options)
+
+
+# errors that are no loss of a server
+
+
+HOOK = """
+class Own:
+    def __init__(self, trigger): self.ticks = 0
+    def begin(self, episode): pass
+    def tick(self, episode):
+        self.ticks += 1
+        if self.ticks == 3: {fault}
+    def end(self, episode): {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "end", "told"),
+    [
+        ("key", "raise KeyError('oops')", "pass", "KeyError"),
+        ("run", "raise RuntimeError('a bug')", "pass", "RuntimeError: a bug"),
+        (
+            "refused",
+            "episode.world.spawn_actor(episode.blueprint('vehicle.audi.tt'), episode.ego.get_transform())",
+            "pass",
+            "RuntimeError",
+        ),
+        ("exit", "raise SystemExit(3)", "pass", "SystemExit"),
+        ("both", "raise KeyError('oops')", "raise ValueError('end')", "KeyError"),
+    ],
+)
+def test_an_error_in_a_hook_is_told_once_and_the_server_is_given_back(
+    folder, tmp_path, monkeypatch, name, fault, end, told
+):
+    (tmp_path / f"own_{name}.py").write_text(HOOK.format(fault=fault, end=end))
+    path = tmp_path / "routes.xml"
+    path.write_text(ROUTE.format(scenario='type="Mine"', inside=""))
+    monkeypatch.chdir(tmp_path)
+    with StubServer([folder / "town.xodr"]) as server:
+        options = {"world": str(path), "server": None, "ports": (server.port,), "hooks": {"Mine": f"own_{name}:Own"}}
+        sim = kit.make(folder, 1, 0, **options, settle_ticks=1)
+        sim.reset()
+        with raises_naming(ConfigError, f"own_{name}:Own", "'One'", told, "line"):
+            for _ in range(3):
+                sim.step(torch.zeros(1, 2))
+        assert sim.losses == 0
+        sim.close()
+        assert server.control("state")["settings"][SYNCHRONOUS] is False
+        assert not server.control("actors", type="vehicle.*")
+
+
+ROUTE = """<routes><route id="1" town="town">
+  <waypoints><position x="-70" y="1.75" z="0"/><position x="70" y="1.75" z="0"/></waypoints>
+  <scenarios><scenario name="One" {scenario}>
+    <trigger_point x="-40" y="1.75" z="0" yaw="0"/>{inside}
+  </scenario></scenarios>
+</route></routes>"""
+
+
+@pytest.mark.parametrize("value", ["nan", "0", "-3", "far", "1e300"])
+def test_a_scenario_with_an_impossible_number_is_refused_by_name(folder, tmp_path, value):
+    path = tmp_path / "routes.xml"
+    path.write_text(ROUTE.format(scenario='type="ParkedObstacle"', inside=f'<distance value="{value}"/>'))
+    sim = kit.make(folder, world=str(path))
+    with raises_naming(ConfigError, "scenario 'One'", "<distance>", repr(value), "0.1 to 1000"):
+        sim.reset()
+    sim.close()
+
+
+def test_a_map_with_left_hand_traffic_is_refused(folder, tmp_path):
+    path = tmp_path / "left.xodr"
+    left = (folder / "town.xodr").read_text().replace("<road ", '<road rule="LHT" ')
+    path.write_text(left)
+    with raises_naming(DataError, "LHT", "mirrored"):
+        kit.make(folder, world=str(path))
+    path.write_text("<OpenDRIVE>")
+    with raises_naming(DataError, "bad", "XML"):
+        kit.make(folder, world=str(path.rename(tmp_path / "bad.xodr")))
+    with pytest.raises(DataError, match="LHT"):
+        town_of("left", left, np.zeros(0, STATIC_BOX), [], 8, 60.0)
+
+
+def test_a_sim_that_is_closed_or_not_reset_starts_nothing(folder):
+    sim = kit.make(folder)
+    with raises_naming(ConfigError, "reset first"):
+        sim.step(torch.zeros(1, 2))
+    sim.reset()
+    sim.close()
+    sim.close()
+    with raises_naming(CarlaFault, "closed"):
+        sim.step(torch.zeros(1, 2))
+    assert sim.losses == 0
+
+
+def test_a_step_that_is_interrupted_is_made_good_and_the_server_is_given_back(folder):
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    def interrupted():
+        server.control("fault", fault="late=1:tick:0:1")
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            sim.step(torch.zeros(1, 2))
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with StubServer([folder / "town.xodr"]) as server:
+            sim = kit.make(folder, 1, 0, server=None, ports=(server.port,))
+            sim.reset(seed=0)
+            interrupted()
+            with pytest.warns(UserWarning, match="was interrupted"):
+                sim.step(torch.zeros(1, 2))
+            assert sim.losses == 1
+            interrupted()
+            sim.close()
+            assert server.control("state")["settings"][SYNCHRONOUS] is False
+            assert not server.control("actors", type="vehicle.*")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_server_serves_one_sim_of_a_process(folder):
+    with StubServer([folder / "town.xodr"]) as server:
+        sim = kit.make(folder, 1, 0, server=None, ports=(server.port,))
+        with raises_naming(ConfigError, f"127.0.0.1:{server.port}", "another sim", "evaluation.episodes 0"):
+            kit.make(folder, 1, 0, server=None, ports=(server.port,))
+        sim.close()
+        kit.make(folder, 1, 0, server=None, ports=(server.port,)).close()
+
+
+def test_an_ego_that_somebody_removes_is_a_loss(folder):
+    with StubServer([folder / "town.xodr"]) as server:
+        sim = kit.make(folder, 1, 0, server=None, ports=(server.port,))
+        sim.reset(seed=0)
+        (ego,) = [
+            one for one in server.control("actors", type="vehicle.*") if one["attributes"].get("role_name") == "hero"
+        ]
+        server.control("destroy", id=ego["id"])
+        with pytest.warns(UserWarning, match="lost its server"):
+            sim.step(torch.zeros(1, 2))
+        assert sim.losses == 1
+        sim.close()
