@@ -113,7 +113,8 @@ class CarlaEpisode:
         self._hooks, unknown_types = hooks_of(order.scenarios)
         for hook in self._hooks:
             hook.begin(self)
-        for _ in range(max(order.ticks, 1)):
+        frame = self._tick()
+        for _ in range(order.ticks - 1):
             frame = self._tick()
         fields, arrays = self._scene(frame, ())
         lights = {light: list(ids) for light, ids in self.readout.light_ids.items()}

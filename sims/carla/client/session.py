@@ -16,15 +16,6 @@ from robotrl.sims.carla.scene import STATIC_BOX
 
 SUBSTEP_S, SUBSTEPS = 0.01, 10
 """Longest step of CARLA's physics, and the most of them in a tick."""
-MESH: dict[str, float | bool] = {
-    "vertex_distance": 2.0,
-    "max_road_length": 500.0,
-    "wall_height": 0.0,
-    "additional_width": 0.6,
-    "smooth_junctions": True,
-    "enable_mesh_visibility": True,
-}
-"""Mesh that a server makes of an OpenDRIVE text."""
 RUN_IN_S = 0.5
 """An episode begins at a multiple of this time, s."""
 
@@ -94,8 +85,7 @@ class CarlaSession:
         """
         self._end_episode()
         if opendrive is not None:
-            parameters = carla.OpendriveGenerationParameters(**MESH)
-            self._world = self._client.generate_opendrive_world(opendrive, parameters, False)
+            self._world = self._client.generate_opendrive_world(opendrive, _mesh(), False)
         elif town is not None and _short_name(self._world.get_map().name) != town:
             towns = sorted({_short_name(name) for name in self._client.get_available_maps()})
             if town not in towns:
@@ -176,3 +166,15 @@ class CarlaSession:
 def _short_name(name: str) -> str:
     """Name of a map without its folders: "Town01" of "Carla/Maps/Town01"."""
     return name.rpartition("/")[2]
+
+
+def _mesh() -> Any:
+    """Settings of the mesh that a server makes of an OpenDRIVE text."""
+    return carla.OpendriveGenerationParameters(
+        vertex_distance=2.0,
+        max_road_length=500.0,
+        wall_height=0.0,
+        additional_width=0.6,
+        smooth_junctions=True,
+        enable_mesh_visibility=True,
+    )

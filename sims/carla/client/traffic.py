@@ -29,13 +29,14 @@ def add_vehicles(episode: CarlaEpisode, count: int) -> None:
         key=lambda one: one.id,
     )
     spawn, drive = carla.command.SpawnActor, carla.command.SetAutopilot
+    spawned: Any = carla.command.FutureActor  # a class stands for the actor that the batch spawns
     port = episode.manager.get_port()
     batch: list[Any] = []
     for point in points[:count]:
         blueprint = episode.draw.choice(cars)
         blueprint.set_attribute("role_name", "autopilot")
         point.location.z += 0.3
-        batch.append(spawn(blueprint, point).then(drive(carla.command.FutureActor, True, port)))
+        batch.append(spawn(blueprint, point).then(drive(spawned, True, port)))
     episode.driven += _take(episode, episode.client.apply_batch_sync(batch, False))
     episode.refused += max(count - len(points), 0)
 

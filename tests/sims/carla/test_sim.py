@@ -302,6 +302,14 @@ def test_a_route_off_the_map_is_refused_by_name(connected, tmp_path):
         sim.reset()
 
 
+def test_a_server_makes_a_world_of_an_opendrive_file(folder, connected, server):
+    sim = connected(world=str(folder / "town.xodr"), vehicles=2)
+    sim.reset()
+    assert drive(sim, 3).reward.isfinite().all()
+    assert server.control("calls", name="generate_opendrive_world")
+    assert sim.scenarios == ("town",)
+
+
 # cameras
 
 
