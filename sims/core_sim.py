@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -60,6 +60,22 @@ class EpisodeCore(Protocol):
 
     def queue_states(self, ids: Sequence[int] | Ids) -> None:
         """Queue start ids for the next restarts."""
+        ...
+
+
+@runtime_checkable
+class ObservesInto(Protocol):
+    """A sim on the CPU that can write its observations into arrays of others, such as memory of two processes."""
+
+    device: torch.device
+
+    def observe_into(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write observations into other arrays from now on.
+
+        Args:
+            arrays: contiguous arrays (N, ...) of the shapes and types of the specs, by key. What they hold is not
+                read: the next step, or a restart of all envs, fills them.
+        """
         ...
 
 

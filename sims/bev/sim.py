@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 from torch import Tensor
@@ -17,6 +17,7 @@ from robotrl.sims.bev.core import BevCore
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEvent
 from robotrl.sims.driving.backends.backend import Backend, Threads
 from robotrl.sims.driving.backends.cuda import Cuda
+from robotrl.sims.driving.observations import DrivingObservations
 from robotrl.sims.driving.opendrive import reader
 from robotrl.sims.driving.roads import maps, routes
 from robotrl.sims.driving.roads.map_pool import MapPool
@@ -25,8 +26,35 @@ from robotrl.spec import Input
 from robotrl.utils.devices import device_of
 
 
+class Destination(NamedTuple):
+    """Arrays of others that observations are written into."""
+
+    given: Mapping[str, NDArray[Any]]
+    """The same arrays as they were given; kept, so that no other mapping has its identity."""
+    arrays: dict[str, NDArray[Any]]
+    observed: DrivingObservations
+    tensors: dict[str, Tensor]
+
+
 class DriveSim(DrivingSim[BevCore]):
     """Batched driving sim with traffic of our own; see `DriveCfg`."""
+
+    def __init__(self, core: BevCore, observed: DrivingObservations) -> None:
+        super().__init__(core, observed)
+        self._observed = observed
+        self._destinations: dict[int, Destination] = {}
+        """Arrays of others that observations were written into, by identity."""
+
+    def observe_into(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write observations into other arrays from now on; see `robotrl.sims.core_sim.ObservesInto`."""
+        if id(arrays) not in self._destinations:
+            found = dict(arrays)
+            self._destinations[id(arrays)] = Destination(
+                arrays, found, self._observed.into(found), self._tensors(found)
+            )
+        there = self._destinations[id(arrays)]
+        self._obs = there.tensors
+        self.core.observe_into(there.observed, there.arrays)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Exact state; see the core's `get_state`."""

@@ -108,8 +108,7 @@ class DrivingCore(ABC):
         """Episode summaries (inputs of the scores) of episodes that ended in the last step, by env."""
         self.lost: NDArray[np.bool_] = zeros(n, np.bool_)
         """(N,) episodes that were lost in the last step, where a world can lose one; they are no results."""
-        self._vectors, self._views = observed.vectors, observed.views
-        self.obs = observed.arrays()
+        self.observe_into(observed, observed.arrays())
         self._channels = put(machine, raster.channel_table())
         self._all: Ids = zeros(n, np.int64)
         self._all[:] = np.arange(n)
@@ -187,6 +186,10 @@ class DrivingCore(ABC):
             self._start(final_ids)
             self.observe(final_ids)
         return DrivingStep(self.reward, self.terminated, self.truncated, final_obs, final_ids)
+
+    def observe_into(self, observed: DrivingObservations, obs: dict[str, NDArray[Any]]) -> None:
+        """Write the observations from now on into other arrays: `obs`, of which `observed` is made."""
+        self._vectors, self._views, self.obs = observed.vectors, observed.views, obs
 
     def observe(self, env_ids: Ids) -> None:
         """Update the observations of some envs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
@@ -31,6 +32,12 @@ class DrivingObservations(NamedTuple):
         if self.views is not None:
             every["bev"] = raster.shown(self.views)
         return {key: every[key] for key in self.specs}
+
+    def into(self, arrays: Mapping[str, NDArray[Any]]) -> DrivingObservations:
+        """The same observations, to be written into other arrays, of the shapes and types of `arrays()`."""
+        own = {key: value for key, value in arrays.items() if key in self.vectors._fields}
+        views = None if self.views is None else raster.views_into(self.views, arrays["bev"])
+        return self._replace(vectors=self.vectors._replace(**own), views=views)
 
 
 def make_observations(

@@ -40,6 +40,11 @@ def fault_of(who: str, report: Mapping[str, Any]) -> RobotrlError:
         return _OURS[kind](f"{who}: {message}")
     where = f" ({report['where']})" if report["where"] else ""
     verb = "" if kind == "Fault" else f"raised {kind}: "
+    if report["doing"] == "making it" and message.startswith("No module named 'robotrl"):
+        return ConfigError(
+            f"{who}: that Python has no robotrl, which serves its sims: expected one that has it, or MODULE:FUNCTION of"
+            " an environment (docs/sims/recipes.md has gym_rows.py for any environment of Gymnasium)"
+        )
     if report["doing"] == "making it" and kind in ("ModuleNotFoundError", "ImportError", "AttributeError"):
         return ConfigError(f"{who}: {message}{where}: expected MODULE:FUNCTION that the worker can import: see path")
     return RemoteFault(f"{who}: {report['doing']} {verb}{message}{where}")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import CapabilityError
 from robotrl.registry import make_sim
+from robotrl.sims.core_sim import ObservesInto
 from robotrl.spec import (
     Expert,
     HasCamera,
@@ -114,6 +115,9 @@ class ServedSim:
             self.get_state, self.set_state = self._get_state, self._set_state
         if isinstance(sim, HasDistance):
             self.distance = self._distance
+        self._written: Arrays | None = None
+        if isinstance(sim, ObservesInto) and sim.device == CPU:
+            self.observe_into = self._observe_into
         if isinstance(sim, HasTimeLimit):
             self.elapsed_steps = self._elapsed_steps
         if isinstance(sim, HasExpert):
@@ -131,11 +135,16 @@ class ServedSim:
         info: dict[str, Any] = self._info_views.of({key: out.info[key] for key in self.info_spec if key in out.info})
         if out.final_ids.shape[0]:
             info["final_obs"] = arrays(out.final_obs)
-        return self._obs_views.of(out.obs), reward, terminated, truncated, info
+        obs = self._obs_views.of(out.obs) if self._written is None else self._written
+        return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Close the sim."""
         self._sim.close()
+
+    def _observe_into(self, obs: Arrays) -> None:
+        self._sim.observe_into(obs)
+        self._written = obs
 
     def _start(self, envs: NDArray[np.int64], ids: NDArray[np.int64]) -> Arrays:
         self._started = ids

@@ -19,8 +19,9 @@ The environment is any object with
                         the last observations of the episodes that ended, (n, ...) or only their rows.
 
 and may have `control_dt_s`, `info_spec` {name: dtype} (of all of `info`; "success" is a bool), `close()`, and methods
-and constants named in `METHODS` and `CONSTANTS`; `single_start = False` if `start` takes all envs alone. An environment
-that wants a new process raises SystemExit.
+and constants named in `METHODS` and `CONSTANTS`; `single_start = False` if `start` takes all envs alone. One that has
+`observe_into(obs)` is given, before each step and start, arrays of all its observations: it may write the next ones
+there and return these arrays, which are then not copied. An environment that wants a new process raises SystemExit.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ OTHERS = (
     "single_start",
     "control_dt_s",
     "info_spec",
+    "observe_into",
     "close",
 )
 """Further names of an environment that are read."""
@@ -312,6 +314,7 @@ class Server:
     def __init__(
         self, env: Any, said: dict[str, Any], layout: dict[str, Any], memory: Any, rows: tuple[int, int], worker: int
     ) -> None:
+        self.observe_into = getattr(env, "observe_into", None)
         self.env, self.starts, self.first = env, said["starts"], rows[0]
         self.n = rows[1] - rows[0]
         self.gives_final = said["final_obs"]
@@ -331,7 +334,11 @@ class Server:
         )
         keys = said["observation_spec"]
         self.banks = [{k: Slot("observation %r" % k, view("obs%d/%s" % (b, k)), k) for k in keys} for b in (0, 1)]
+        self.obs = [{key: slot.array for key, slot in bank.items()} for bank in self.banks]
+        self.aimed = -1
+        """Bank that the environment writes into by itself; -1 for none yet."""
         self.final = {key: view("final/" + key) for key in keys}
+        self.finals: dict[int, dict[str, Slot]] = {}
         self.info = {key: Slot("info %r" % key, view("info/" + key)) for key in said["info_spec"]}
         self.known_info = {*self.info, "final_obs"}
         self.experts: list[Any] = []
@@ -345,6 +352,7 @@ class Server:
         bank, count, generation = self.order.tolist()
         if self.starts == "queued" and count:
             self._queue(generation)
+        self._aim(bank)
         self.doing = "step"
         out = self.env.step(self.actions.copy())
         if not isinstance(out, tuple) or len(out) != 5:
@@ -393,6 +401,9 @@ class Server:
             return self._ask_expert(self.experts[data["expert"]], name, arrays)
         if name in ("get_state", "set_state", "queue"):
             self.generation = -1  # the environment's queue is part of its state
+        if name in OBSERVED:
+            self._aim(int(self.order[0]))
+            self.doing = name
         packed = {PACKED[name]: arrays} if name in PACKED else arrays
         found = getattr(self.env, name)(**data["with"], **packed)
         if name in OBSERVED:
@@ -417,6 +428,13 @@ class Server:
             return {"arrays": True}, {"mode": np.asarray(expert.mode)}
         return {"arrays": True}, dict(expert.get_state())
 
+    def _aim(self, bank: int) -> None:
+        """Tell an environment that writes observations by itself where the next ones go."""
+        if self.observe_into is not None and bank != self.aimed:
+            self.doing = "observe_into"
+            self.observe_into(self.obs[bank])
+            self.aimed = bank
+
     def _queue(self, generation: int) -> None:
         """Refill the queue of an environment that restarts by itself before it could run empty."""
         if generation != self.generation or len(self.ids) - self.taken < self.n:
@@ -425,6 +443,7 @@ class Server:
             self.generation, self.taken = generation, 0
 
     def _start(self, bank: int, envs: Any, ids: Any) -> None:
+        self._aim(bank)
         self.doing = "start"
         obs = self.env.start(envs, ids)
         self.generation = -1
@@ -457,10 +476,18 @@ class Server:
         if found is None:
             raise Fault("info has no 'final_obs' although episodes ended: expected it, as final_obs = True promises")
         self._check_keys(found)
-        for key, target in self.final.items():
+        for key, slot in self._first_finals(len(ended)).items():
             value = np.asarray(found[key])
-            rows = value if len(value) == len(ended) else value[ended]
-            self._put(Slot("final observation %r" % key, target[: len(ended)], key), rows, ended)
+            self._put(slot, value if len(value) == len(ended) else value[ended], ended)
+
+    def _first_finals(self, count: int) -> dict[str, Slot]:
+        """Slots of the first rows of the final observations; those of some counts are kept."""
+        if count not in self.finals:
+            if len(self.finals) >= 64:
+                self.finals.clear()
+            rows = {key: target[:count] for key, target in self.final.items()}
+            self.finals[count] = {key: Slot("final observation %r" % key, x, key) for key, x in rows.items()}
+        return self.finals[count]
 
     def _put(self, slot: Slot, value: Any, envs: Any = None) -> None:
         """Copy an array into shared memory if it has the shape, a fitting type, and finite numbers."""
@@ -469,7 +496,8 @@ class Server:
         if value.shape != slot.shape:
             raise Fault("gave %s of shape %s: expected %s" % (slot.what, value.shape, slot.shape))
         try:
-            np.copyto(slot.array, value, casting="same_kind")
+            if value is not slot.array:
+                np.copyto(slot.array, value, casting="same_kind")
         except TypeError:
             raise Fault("gave %s of type %s: expected %s" % (slot.what, value.dtype, slot.array.dtype)) from None
         if not slot.is_finite():

@@ -171,6 +171,27 @@ class Tuned(Point):
         return super().set_state(state)
 
 
+class Direct(Point):
+    """The same, writing its observations into the memory of both processes by itself, and dying in between."""
+
+    place = None
+
+    def observe_into(self, obs):
+        self.place = obs
+
+    def obs(self):
+        for key, value in super().obs().items():
+            if self.fault == "half" and self.made == self.at and self.again():
+                self.place[key][:1] = 99
+                os.kill(os.getpid(), 9)
+            self.place[key][:] = value
+        return self.place
+
+
+def direct(num_envs, **options):
+    return Direct(num_envs, **options)
+
+
 class Misspelled(Point):
     """The same with slips, and with names of its own that are near names that are read."""
 

@@ -55,7 +55,7 @@ MAY_IMPORT = {
     # registers every sim of the registry with Gymnasium
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry", "utils.installation"},
     # makes the sim that another process serves
-    "sims.remote.serve": {"spec", "errors", "registry", "utils.devices"},
+    "sims.remote.serve": {"spec", "errors", "registry", "utils.devices", "sims.core_sim"},
     # asks the options of that sim for the files that they name
     "sims.remote.inputs": {"spec", "registry"},
     "importers": LEARN | {"policies"},

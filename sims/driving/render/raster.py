@@ -136,6 +136,15 @@ def make_views(zeros: Zeros, cfg: RasterCfg, num_envs: int, packed: bool) -> Ras
     return RasterViews(pixels.reshape(-1, cfg.height, cfg.width), pixels, words, cfg.pixels_per_m, cfg.behind)
 
 
+def views_into(views: RasterViews, out: NDArray[np.uint8]) -> RasterViews:
+    """The same views, to be written into an array of the shape that `shown` gives."""
+    n, height, width, _ = out.shape
+    if len(views.words):
+        return views._replace(words=out.reshape(n, -1).view(np.uint64))
+    pixels = out.reshape(n, -1).view(np.uint16)
+    return views._replace(pixels=pixels, packed=pixels.reshape(n, height, width))
+
+
 def shown(views: RasterViews) -> NDArray[np.uint8]:
     """Observation array, sharing the views' memory: channels (N, height, width, 10) or bits (N, height, width, 2)."""
     shape = views.packed.shape

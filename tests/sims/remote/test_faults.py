@@ -134,6 +134,26 @@ def test_a_worker_killed_in_the_middle_of_a_step() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+def test_observations_before_a_step_outlive_a_worker_that_dies_while_it_writes(workers: int, tmp_path: Path) -> None:
+    options = {"fault": "half", "at": 3, "once": str(tmp_path / "died")}
+    calm, sim = toy(factory="point", workers=workers), toy(factory="direct", options=options, workers=workers)
+    assert torch.equal(calm.reset(seed=0)["state"], sim.reset(seed=0)["state"])
+    for _ in range(2):
+        before = {key: value.clone() for key, value in calm.step(zeros(sim) + 0.1).obs.items()}
+        out = sim.step(zeros(sim) + 0.1)
+        for key, value in before.items():
+            assert torch.equal(out.obs[key], value)
+    with pytest.warns(UserWarning, match="SIGKILL"):
+        out = sim.step(zeros(sim) + 0.1)
+    assert lost(out).sum() == 4 // workers
+    for key, value in out.final_obs.items():
+        assert torch.equal(value, before[key][out.final_ids])
+    assert not lost(sim.step(zeros(sim))).any()
+    calm.close()
+    sim.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
 def test_parameters_are_set_again_in_the_new_worker(workers: int) -> None:
     sim = toy(factory="tuned", workers=workers)
     sim.reset(seed=0)

@@ -71,6 +71,24 @@ def test_the_numbers_are_those_of_the_sim_in_this_process(name: str, workers: in
     there.close()
 
 
+@pytest.mark.parametrize(("options", "workers"), [({"obs": "both"}, 2), ({"obs": "raster", "packed": True}, 1)])
+def test_observations_written_into_shared_memory_are_those_of_the_sim_in_this_process(
+    options: dict[str, Any], workers: int
+) -> None:
+    here, there = both("bev/drive", 4, workers, raster_pixels=32, **options)
+    assert_same_obs(here.reset(), there.reset())
+    before: dict[str, torch.Tensor] = {}
+    for action in random_actions(here, 14):  # each episode ends in between
+        a, b = copied(here.step(action)), copied(there.step(action))
+        assert_same_step(a, b)
+        before = a.obs
+    state = there.get_state()
+    after = copied(there.step(random_actions(here, 1)[0]))
+    assert_same_obs(there.set_state(state), before)
+    assert_same_obs(copied(there.step(random_actions(here, 1)[0])).obs, after.obs)
+    there.close()
+
+
 def test_a_robot_sim_keeps_what_it_can_do() -> None:
     here, there = both("mujoco/peg-insert", 4, limit_s=5.0)
     for capability in (HasState, HasCamera, HasParams, HasExpert, HasRestart, HasTimeLimit):

@@ -84,6 +84,14 @@ def test_a_python_without_numpy_is_refused_with_the_fix(tmp_path: Path) -> None:
         some_steps(**settings)
 
 
+def test_a_sim_of_robotrl_under_a_python_without_it_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the checkout holds a folder robotrl
+    with pytest.raises(ConfigError, match=r"has no robotrl.*gym_rows\.py for any environment of Gymnasium"):
+        robotrl.make_sim("remote/gym/CartPole-v1", 2, **bare_python(tmp_path))
+
+
 # environments that restart by themselves
 
 
