@@ -165,13 +165,14 @@ def _guidance(figures: Mapping[str, Figure]) -> list[str]:
 
 
 def _preferences(figures: Mapping[str, Figure]) -> list[str]:
-    """Success of policies on the true reward and on those of answers."""
+    """Success and true return of policies on the true reward and on those of answers."""
     lines: list[str] = []
     for method, label in PREFERENCES.items():
-        if f"{method}_true_success" in figures:
-            arms = (figures.get(f"{method}_{arm}_success") for arm in ("clone", "true", "return", "regret"))
-            lines.append(table_row((label, *map(_span, arms), str(figures[f"{method}_true_success"].runs))))
-    head = ("success", "cloning", "true reward", "500 answers, by return", "by regret", "seeds")
+        for key, what in (("success", "success"), ("return", "true return")):
+            if f"{method}_true_{key}" in figures:
+                arms = (figures.get(f"{method}_{arm}_{key}") for arm in ("clone", "true", "return", "regret"))
+                lines.append(table_row((label, what, *map(_span, arms), str(figures[f"{method}_true_{key}"].runs))))
+    head = ("learner", "", "cloning", "true reward", "500 answers, by return", "by regret", "seeds")
     return [*table_head(head), *lines] if lines else []
 
 

@@ -102,6 +102,8 @@ class Family(NamedTuple):
     """Flags of IQL, the same ones for each reward."""
     online: tuple[str, ...]
     """Arguments of `robotrl train` that are the same for each reward online."""
+    asks_online: bool
+    """True if answers are asked for while the online learner trains; False if its reward is that of the dataset."""
     training: PreferenceTrainingCfg = PreferenceTrainingCfg()
     values: ValueFitCfg = ValueFitCfg()
 
@@ -114,6 +116,11 @@ IQL = (
     *("--algo.tau", "0.02", "--algo.ema", "0.998"),
 )
 """Settings of cloning and IQL were found at seed 10, which is none of the table's."""
+ASKED = (
+    *("--reward", "preferences", "--reward.preferences.labels", str(LABELS), "--reward.preferences.pairs", "random"),
+    *("--reward.preferences.per-round", "50", "--reward.preferences.every-env-steps", "65536"),
+)
+"""Ten rounds in the first 655,360 env steps, at random: what an ensemble disagrees on is also what is close."""
 PUSH = Family(
     "mujoco/push",
     {"reward": "shaped"},
@@ -124,6 +131,7 @@ PUSH = Family(
     CLONE,
     (*IQL, "--algo.beta", "1", "--algo.lr", "1e-3"),
     ("peg-insert-rlpd", "--algo.env-steps", "12000"),
+    False,
 )
 DRIVE = Family(
     "bev/drive",
@@ -134,7 +142,8 @@ DRIVE = Family(
     GAUSSIAN,
     CLONE,
     (*IQL, "--algo.beta", "5", "--algo.lr", "5e-4", "--algo.gamma", "0.97"),
-    ("drive-ppo", "--algo.env-steps", "1000000"),
+    ("drive-ppo", "--algo.env-steps", "1000000", "--evaluation.episodes", "384"),
+    True,
     PreferenceTrainingCfg(model=RewardNetCfg(hidden=(32,))),
 )
 FAMILIES = {"push": PUSH, "drive": DRIVE}
@@ -288,23 +297,31 @@ def learned_on(dataset: Dataset, family: Family, arm: str, seed: int, out: Path,
 
 
 def online(family: Family, arm: str, seed: int, out: Path, *flags: str) -> dict[str, float]:
-    """Results of one arm online: RLPD on push, with the dataset as prior data, and PPO on drive.
+    """Results of one arm online; the reward is the sim's own ("true"), or learned from answers ("return", "regret").
 
-    The reward is the sim's own ("true"), or was learned from answers on the dataset ("return", "regret").
+    RLPD has the dataset as prior data, and a reward that was learned on it. PPO has no dataset: its answers are about
+    its own steps, asked while it trains. A reward that was learned on the dataset it would exploit at once.
     """
+    reward: tuple[str, ...]
+    start: tuple[str, ...]
+    if family.asks_online:
+        asked = (*ASKED, "--reward.preferences.keys", *family.keys, "--reward.preferences.labeler.length")
+        model = ("--reward.preferences.training.model.hidden", *map(str, family.training.model.hidden))
+        form = ("--reward.preferences.training.form", arm, "--reward.preferences.training.seed", str(seed))
+        reward = () if arm == "true" else (*asked, str(family.length), *model, *form)
+        start = (*family.online, "--sim", family.sim)
+        return trained(family, out / f"online-{arm}", seed, *start, *reward, *flags)
     dataset = recorded(family, out, seed)
     # prior data and env steps have the same reward
     weight = repr(rewards_of(dataset, family, arm, seed, out).factor)
     if arm == "true":
         reward = ("--reward", "task", "--reward.task.weight", weight)
     else:
-        model = str(learned_on(dataset, family, arm, seed, out))
-        reward = ("--reward", "preferences", "--reward.preferences.model", model)
+        learned = str(learned_on(dataset, family, arm, seed, out))
+        reward = ("--reward", "preferences", "--reward.preferences.model", learned)
         reward = (*reward, "--reward.preferences.weight", weight)
-    start = (*family.online, "--sim", family.sim)
-    if family.sim == PUSH.sim:
-        data = relabeled(dataset, family, arm, seed, out)
-        start = (*start, "--dataset", str(data), "--accept-data")
+    data = relabeled(dataset, family, arm, seed, out)
+    start = (*family.online, "--sim", family.sim, "--dataset", str(data), "--accept-data")
     return trained(family, out / f"online-{arm}", seed, *start, *reward, *flags)
 
 

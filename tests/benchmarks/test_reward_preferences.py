@@ -69,7 +69,7 @@ def test_each_arm_learns_from_the_same_data_with_its_own_reward(out: Path) -> No
     assert {f"rank_{truth}_{form}_20" for truth in ("return", "regret") for form in ("return", "regret")} <= set(found)
     shown = [{"method": "preferences-push", "task": "bev/drive", "seed": 0, "result": found}]
     text = table({"figures": {key: one.to_json() for key, one in aggregate(shown).items()}})
-    assert "| IQL on `mujoco/push` |" in text and preferences.LABELS == 500
+    assert "| IQL on `mujoco/push` | true return |" in text and preferences.LABELS == 500
 
 
 def test_online_arms_differ_in_their_reward_alone(out: Path) -> None:
@@ -92,6 +92,10 @@ def test_prior_data_and_env_steps_have_the_same_reward(out: Path, monkeypatch: p
         if arm == "true":
             assert np.allclose(prior, weight * dataset.frames("next.reward"), rtol=1e-5)
         assert weight > 0 and ("task" if arm == "true" else "preferences") in words
+    online(DRIVE, "regret", 0, out)
+    assert {"--reward.preferences.labels", "500", "scalars", "regret"} <= set(given[-1])
+    online(DRIVE, "true", 0, out)
+    assert "--reward" not in given[-1]
 
 
 def test_a_heavy_foot_presses_the_accelerator_through_the_whole_episode() -> None:
