@@ -51,7 +51,7 @@ def test_bash_completes_commands_presets_sims_and_flags(on_path, tmp_path):
     assert in_bash(on_path, tmp_path, "robotrl", "ev") == ["eval"]
     assert in_bash(on_path, tmp_path, "robotrl", "train", "") == PRESETS.names()
     assert in_bash(on_path, tmp_path, "robotrl", "eval", "x", "--sim", "") == sorted(
-        [*SIMS.names(), "gym/", "isaac/", "remote/"]
+        [*SIMS.names(), "carla/", "gym/", "isaac/", "remote/"]
     )
     assert in_bash(on_path, tmp_path, "robotrl", "eval", "x", "--re") == ["--replays", "--report"]
     # bash parts a word at "="

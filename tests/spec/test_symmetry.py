@@ -16,6 +16,7 @@ from robotrl.algos.bc import BcCfg
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.symmetry import changed, combinations, composed, sayable, signed
 from robotrl.learners.augmentation import Symmetric, changes_of
+from robotrl.sims.mujoco.engine.planned_starts import PlannedStarts
 from robotrl.sims.mujoco.tabletop.language import DIRECTIONS, MOVABLES, encode
 from robotrl.spec import HasSymmetries
 from robotrl.spec.symmetry import Look, Signed, Symmetry
@@ -111,7 +112,7 @@ def episodes(plans: Callable[[np.ndarray], np.ndarray], symmetry: Symmetry, step
     """What two sims show: the first, changed, and one that starts at changed states and is told changed actions."""
     one, two = tabletop(), tabletop()
     plan = two.task.plan
-    two.task.plan = lambda ids: plans(plan(ids))
+    two.core._starts = PlannedStarts(lambda ids: plans(plan(ids)), seed=0)
     expert, started = one.make_expert(seed=0), torch.ones(one.num_envs, dtype=torch.bool)
     shown, wanted = (sim.reset(seed=0, options={"state_ids": np.arange(one.num_envs)}) for sim in (two, one))
     for _ in range(steps):

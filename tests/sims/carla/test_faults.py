@@ -7,8 +7,10 @@ import sys
 import textwrap
 import time
 import warnings
+from contextlib import suppress
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -137,13 +139,12 @@ def test_a_killed_client_costs_nothing(folder, undisturbed):
 
 def children(module):
     """Process ids of our descendants that run a module."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
-    ours, grown = {os.getpid()}, True
-    while grown:
-        more = {int(pid) for pid, parent, _ in rows if int(parent) in ours} | ours
-        grown, ours = more != ours, more
-    return [int(pid) for pid, _, args in rows if int(pid) in ours and module in args and "ps -eo" not in args]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any(part.startswith(module) for part in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 # servers that somebody else runs
