@@ -44,7 +44,7 @@ def run(folder, faults, steps=STEPS, **options):
     server = command(folder, [str(folder / "town.xodr")], faults)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        sim = kit.make(folder, 1, 3, server=server, timeout_s=1.0, limit_s=1.5, **options)
+        sim = kit.make(folder, 1, 3, server=server, timeout_s=2.0, limit_s=1.5, **options)
         try:
             sim.reset(seed=3)
             found = play(sim, random_actions(sim, steps, seed=1))
@@ -65,7 +65,7 @@ def undisturbed(folder):
         ("hang:tick:40", ""),
         ("stale:tick:40", ""),
         ("stale=repeat:tick:40", ""),
-        ("late=3:tick:40:1", ""),
+        ("late=6:tick:40:1", ""),
         ("die:spawn:1", "the server ended"),
         ("hang:load_world:0:1", ""),
         ("die:version", ""),
