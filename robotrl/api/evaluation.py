@@ -14,7 +14,7 @@ from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
 from robotrl.fn.random.keyed_noise import decision_key
-from robotrl.registry import check_num_envs, make_sim
+from robotrl.registry import check_num_envs, make_sim, sim_options
 from robotrl.rollout.compatibility import check_fit, check_words
 from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
@@ -22,6 +22,7 @@ from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import describe, load_policy
 from robotrl.spec import Spec, Split, VecSim
 from robotrl.spec.json_fields import name_values
+from robotrl.spec.sim_options import HasPolicyOptions, carried_options
 from robotrl.utils.devices import CPU, device_of
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def make_sim_of(
 
 
 def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
-    """Name and options of the sim that a run or bundle was trained on; for another sim only the name.
+    """Name and options of the sim that a run or bundle was trained on; of another sim those that it shares with it.
 
     Raises:
         ConfigError: no name was given, and neither a run around `path` nor a bundle's manifest has one.
@@ -265,7 +266,13 @@ def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"sim is missing: {path} does not name the one that it was trained on: expected --sim NAME")
     if run is None and name != trained_on.get("name") and name.startswith("gym/"):
         return name, {"actions": "scores"} if _acts_by_scores(path) else {}
-    return name, dict(trained_on.get("options") or {}) if name == trained_on.get("name") else {}
+    had = dict(trained_on.get("options") or {})
+    if name == trained_on.get("name") or not had:
+        return name, had
+    other = sim_options(name)
+    # whether the sim of the run can be imported here matters only where the other one shares something with it
+    shares = isinstance(other, HasPolicyOptions)
+    return name, carried_options(sim_options(trained_on["name"]), other, had) if shares else {}
 
 
 def _acts_by_scores(path: Path) -> bool:

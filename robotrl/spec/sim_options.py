@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, make_dataclass, replace
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Any, ClassVar, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from robotrl.errors import ConfigError, nearest, short
 from robotrl.spec.json_fields import hints_of
@@ -24,6 +24,28 @@ class SimOptions(Protocol):
     def build(self, num_envs: int, seed: int) -> VecSim:
         """Build the sim with `num_envs` parallel envs; `seed` seeds all its random streams."""
         ...
+
+
+@runtime_checkable
+class HasPolicyOptions(Protocol):
+    """Config of a sim that shares the meaning of observations and actions with other sims."""
+
+    policy_options: ClassVar[tuple[str, ...]]
+    """Options that this meaning depends on, such as scales; a policy takes them along to another sim that has them."""
+
+
+def carried_options(trained_on: SimOptions, other: SimOptions, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that a policy takes along from the sim that it was trained on to another one.
+
+    Args:
+        trained_on: config of the sim that it was trained on.
+        other: config of the other sim.
+        values: options that were set when it was trained.
+    """
+    if not (isinstance(trained_on, HasPolicyOptions) and isinstance(other, HasPolicyOptions)):
+        return {}
+    shared = set(trained_on.policy_options) & set(other.policy_options)
+    return {name: value for name, value in values.items() if name in shared}
 
 
 def with_values(default: Any, values: Mapping[str, Any], owner: str) -> Any:

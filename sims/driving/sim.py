@@ -140,6 +140,18 @@ class DrivingCfg:
             "evaluation.episodes": 64,
         }
     )
+    policy_options: ClassVar[tuple[str, ...]] = (
+        "obs",
+        "nearest",
+        "polylines",
+        "raster_pixels",
+        "pixels_per_m",
+        "packed",
+        "throttle_mps2",
+        "actions",
+        "hold",
+        "points",
+    )
     agents: int = 32
     """Maximum number of road users in each env, the ego included, 4 to 256."""
     obs: Observed = "vector"

@@ -11,6 +11,7 @@ import torch
 import tests.kits.carla_kit as kit
 from benchmarks.carla.agreement import compare, overlap
 from benchmarks.carla.town import town as grid
+from robotrl.api.evaluation import sim_of
 from robotrl.cli.main import main
 from robotrl.errors import ConfigError
 from robotrl.sims.carla.stub.launch import StubServer
@@ -335,8 +336,15 @@ def test_a_policy_of_our_own_world_drives_on_a_server(folder, tmp_path):
     run, report = tmp_path / "run", tmp_path / "report.json"
     routes = "--sim.routes 8 --sim.route-length-m 60"
     tiny = "--algo ppo --algo.env-steps 256 --algo.num-steps 32 --algo.minibatch 64 --evaluation.episodes 0"
-    train = f"train --sim bev/drive --sim.map {folder / 'town.xodr'} {routes} --sim.num-envs 4 {tiny} --run-dir {run}"
-    assert main(train.split()) == 0
+    # another acceleration and another number of road users: the policy takes both along
+    meant = "--sim.throttle-mps2 1.5 --sim.nearest 3"
+    train = f"train --sim bev/drive --sim.map {folder / 'town.xodr'} {routes} --sim.num-envs 4 {meant} {tiny}"
+    assert main([*train.split(), "--run-dir", str(run)]) == 0
+    carried = sim_of(run, "carla/town")[1]
+    assert (carried["throttle_mps2"], carried["nearest"]) == (1.5, 3) and not {"map", "limit_s", "reward"} & set(
+        carried
+    )
+    assert sim_of(run, "mujoco/reach") == ("mujoco/reach", {})
     judge = f"eval {run} --sim carla/town {routes} --sim.vehicles 2 --sim.walkers 0 --sim.limit-s 2 --num-envs 1"
     assert main([*judge.split(), *f"--episodes 2 --report {report}".split(), "--sim.server", kit.command(folder)]) == 0
     assert len(json.loads(report.read_text())["episodes"]) == 2
