@@ -18,11 +18,11 @@ from robotrl.sims.driving.kernels import settle_range
 from robotrl.sims.driving.observations import DrivingObservations
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.map_pool import MapPool
+from robotrl.sims.driving.world import RECORDS
 from robotrl.sims.exact_state import check_state
 from robotrl.spec import Spec, Split
 
 Ids = NDArray[np.int64]
-RECORDS = ("agents", "egos", "episodes", "judges")
 LAYOUTS: dict[Split, tuple[int, int]] = {"train": (0, 64), "val": (1 << 20, 16), "test": (1 << 21, 32)}
 """First layout seed and number of layouts of each split, for each road family; the splits are disjoint."""
 

@@ -29,12 +29,12 @@ from robotrl.sims.driving.roads.lane_index import match_agents
 from robotrl.sims.driving.roads.map_pool import MapPool
 from robotrl.sims.driving.roads.maps import RoadMap
 from robotrl.sims.driving.traffic.ego import HIT_NONE, HIT_PEDESTRIAN, HIT_STATIC, HIT_VEHICLE, acceleration, put_ego
+from robotrl.sims.driving.world import RECORDS
 from robotrl.spec import Spec
 
 RED_LEFT_S = 20.0
 """Remaining time of a red light, which CARLA does not tell: the observation's largest."""
 ENDLESS_S = 1e6
-RECORDS = ("agents", "egos", "episodes", "judges")
 SAME_M = 1e-3
 """Largest difference of any position between an episode and its repetition."""
 HITS = {scene.PEDESTRIAN: HIT_PEDESTRIAN, scene.CAR: HIT_VEHICLE, scene.CYCLIST: HIT_VEHICLE}

@@ -255,7 +255,7 @@ class CarlaLink:
         return self.hear(timeout_s)
 
     def _state(self) -> str:
-        """What is known of the end of either process, for messages."""
+        """Ends of either process, for messages."""
         found = ""
         if self._server is not None and self._server.ended is not None:
             found += f"; the server ended ({self._server.ended})"

@@ -49,3 +49,7 @@ class WorldState(NamedTuple):
     """(N, J) scratch, `tables.CLAIM`: one for each junction lane."""
     walking: NDArray[np.int32]
     """(N, C) scratch: 1 if a pedestrian is on the crosswalk."""
+
+
+RECORDS = ("agents", "egos", "episodes", "judges")
+"""Fields of `WorldState` that determine an episode's further course; the others follow from them, or are scratch."""

@@ -248,8 +248,7 @@ class CarlaEpisode:
 
 
 def _weather(present: Any, given: Mapping[str, float]) -> Any:
-    """Present weather with other values for the names that this version of CARLA knows."""
+    """Present weather with other values; the names are those of `routes.WEATHER`."""
     for name, value in given.items():
-        if hasattr(present, name):
-            setattr(present, name, float(value))
+        setattr(present, name, float(value))
     return present

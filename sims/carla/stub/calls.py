@@ -25,7 +25,7 @@ OPENDRIVE_MAP = "OpenDriveMap"
 
 @dataclass
 class Session:
-    """What calls work on.
+    """Objects that calls work on.
 
     Attributes:
         publish: publishes a frame of no simulated time.
@@ -205,7 +205,7 @@ def _update_lights_state(session: Session, *_: object) -> None:
 
 @_value
 def _project_point(session: Session, at: list[float], direction: list[float], distance: float) -> list[Any]:
-    """Whether a ray downwards meets the ground, and where; other rays meet nothing."""
+    """Place where a ray downwards meets the ground; other rays meet nothing."""
     x, y, z = at
     ground = session.world.town.ground(x, y, z)
     return [direction[2] < 0 and z - distance <= ground <= z, [[x, y, ground], _ROADS]]

@@ -108,7 +108,7 @@ class StubServer:
         return found["ok"]
 
     def errors(self) -> str:
-        """What the process has written to its standard error."""
+        """Standard error of the process so far."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip()
 

@@ -1,4 +1,4 @@
-"""What clients may do to actors, in the form of the protocol; calls and commands of batches share it."""
+"""Requests of clients about actors, in the form of the protocol; calls and commands of batches share them."""
 
 from __future__ import annotations
 

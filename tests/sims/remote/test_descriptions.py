@@ -1,4 +1,4 @@
-"""What a served environment says of itself, and what a remote sim reads, to be noted by runs."""
+"""Descriptions of served environments, and inputs of remote sims, which runs note."""
 
 from __future__ import annotations
 

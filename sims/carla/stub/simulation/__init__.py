@@ -1,1 +1,1 @@
-"""What the stub simulates: a map, actors on it, their motion, lights and sensors."""
+"""The simulated world of the stub: a map, actors on it, their motion, lights and sensors."""

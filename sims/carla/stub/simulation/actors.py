@@ -38,7 +38,7 @@ _BYTES = np.dtype(f"V{wire.ACTOR.itemsize}")
 
 @dataclass
 class StubActor:
-    """What of an actor is not a number that changes.
+    """Unchanging part of an actor.
 
     Attributes:
         attributes: values by name, all of them text.
@@ -105,7 +105,7 @@ class Actors:
         return None if row is None else self.list[row]
 
     def pose(self, actor: int) -> Pose:
-        """Where an actor is."""
+        """Pose of an actor."""
         body = self.body[self.row[actor]]
         x, y, z, pitch, yaw, roll = (float(v) for v in (*body["location"], *body["rotation"]))
         return (x, y, z, pitch, yaw, roll)

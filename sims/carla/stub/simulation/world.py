@@ -29,7 +29,7 @@ class Refusal(Exception):
 
 
 class World:
-    """What the server simulates.
+    """The simulated world.
 
     Args:
         towns: maps that can be loaded; the first one is loaded.
