@@ -74,6 +74,8 @@ class CarlaLink:
         self._closed = False
         self._awaited = False
         """A request was sent whose answer has not been heard."""
+        self._settings: dict[str, Any] | None = None
+        """Settings that a server had before we came, if somebody else runs it."""
         self.version = ""
 
     # life
@@ -125,9 +127,12 @@ class CarlaLink:
             "tick_s": cfg.tick_s,
             "fresh": cfg.fresh,
             "render": cfg.render,
+            "found": self._settings,
         }
         fields, _ = self.ask("connect", request, timeout_s=cfg.start_timeout_s)
         self.version = str(fields["version"])
+        if cfg.server is None:
+            self._settings = fields["settings"]
 
     def _wait_for_server(self) -> None:
         cfg = self._cfg

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,14 @@ from robotrl.sims.carla.scene import STATIC_BOX
 
 SUBSTEP_S, SUBSTEPS = 0.01, 10
 """Longest step of CARLA's physics, and the most of them in a tick."""
+SETTINGS = (
+    "substepping",
+    "max_substep_delta_time",
+    "max_substeps",
+    "no_rendering_mode",
+    "deterministic_ragdolls",
+)
+"""Settings of a server that we change besides its clock."""
 RUN_IN_S = 0.5
 """An episode begins at a multiple of this time, s."""
 
@@ -32,10 +41,18 @@ class CarlaSession:
         self._tick_s = 0.05
         self._fresh = True
         self._timeout_s = 10.0
-        self._found: Any = None
+        self._found: dict[str, Any] = {}
 
     def connect(
-        self, host: str, port: int, manager_port: int, timeout_s: float, tick_s: float, fresh: bool, render: bool
+        self,
+        host: str,
+        port: int,
+        manager_port: int,
+        timeout_s: float,
+        tick_s: float,
+        fresh: bool,
+        render: bool,
+        found: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Connect to a server, and take over its clock.
 
@@ -47,6 +64,7 @@ class CarlaSession:
             tick_s: simulated time of a tick.
             fresh: load the world anew for each episode.
             render: let the server render; cameras need it.
+            found: settings that the server had before the first of our clients, `SETTINGS`; None reads them.
 
         Raises:
             ConfigError: the server has another version than this client.
@@ -62,13 +80,13 @@ class CarlaSession:
             )
         self._client, self._timeout_s, self._tick_s, self._fresh = client, timeout_s, tick_s, fresh
         self._world = client.get_world()
-        self._found = self._world.get_settings()
-        self._take_over(render)
+        self._take_over(render, found)
         self._manager_port, self._manager = manager_port, None
-        return {"version": theirs, "map": _short_name(self._world.get_map().name)}
+        return {"version": theirs, "settings": self._found}
 
-    def _take_over(self, render: bool) -> None:
+    def _take_over(self, render: bool, found: Mapping[str, Any] | None) -> None:
         settings = self._world.get_settings()
+        self._found = dict(found) if found is not None else {name: getattr(settings, name) for name in SETTINGS}
         settings.synchronous_mode = True
         settings.fixed_delta_seconds = self._tick_s
         settings.substepping = True
@@ -157,8 +175,9 @@ class CarlaSession:
             self._end_episode()
         with suppress(RuntimeError):
             # whoever comes next must find a world that moves by itself
-            settings = self._found
-            settings.synchronous_mode, settings.fixed_delta_seconds = False, None
+            settings = self._world.get_settings()
+            for name, value in (self._found | {"synchronous_mode": False, "fixed_delta_seconds": None}).items():
+                setattr(settings, name, value)
             self._world.apply_settings(settings)
         self._client = None
 

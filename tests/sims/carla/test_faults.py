@@ -162,6 +162,19 @@ def test_a_server_gets_its_clock_back(folder):
         assert not server.control("actors", type="vehicle.*") and not server.control("actors", type="sensor.*")
 
 
+def test_a_server_gets_its_settings_back_after_a_client_was_lost(folder):
+    with StubServer([folder / "town.xodr"]) as server:
+        before = server.control("state")["settings"]
+        sim = kit.make(folder, 1, 0, server=None, ports=(server.port,))
+        sim.reset()
+        (client,) = children("robotrl.sims.carla.client")
+        os.kill(client, signal.SIGKILL)
+        with pytest.warns(UserWarning, match="client ended"):
+            sim.step(torch.zeros(1, 2))
+        sim.close()
+        assert server.control("state")["settings"] == before
+
+
 def test_a_server_gets_its_clock_back_from_a_trainer_that_is_killed(folder):
     with StubServer([folder / "town.xodr"]) as server:
         program = f"""
