@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from robotrl.errors import CapabilityError
+from robotrl.errors import CapabilityError, ConfigError
 from robotrl.policies.networks.encoder import ImageEncoder, SetEncoder, mask_of
 from robotrl.policies.networks.mlp import Transforms, flat_width
+from robotrl.policies.networks.scene import SceneEncoder
 from robotrl.spec import Spec, is_picture
 from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup
@@ -154,7 +155,8 @@ class NetworkPolicy(SpecPolicy):
         observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), which are flattened, and
             uint8 images (h, w, channels), for which `cfg` has the fields `image_channels`, `image_features`,
             `image_pool` and `image_norm` (see `ImageEncoder`). If its field `set_features` is above 0, a list with a
-            mask (keys KEY and KEY_mask) is also encoded by a `SetEncoder`.
+            mask (keys KEY and KEY_mask) is also encoded by a `SetEncoder`; if `set_attention` is above 0 as well, a
+            `SceneEncoder` of so many rounds encodes all lists together, and lists with a mask are read by it alone.
         action_spec: one action.
         transforms: inputs by observation key, outputs for `ACTION`.
         cfg: the subclass's config.
@@ -169,31 +171,45 @@ class NetworkPolicy(SpecPolicy):
     ) -> None:
         super().__init__(observation_spec, action_spec, transforms, cfg)
         pictures = {key: spec for key, spec in observation_spec.items() if is_picture(spec)}
-        self._vectors = tuple(key for key in observation_spec if key not in pictures)
+        lists = {key: spec.shape for key, spec in observation_spec.items() if len(spec.shape) == 2}
+        sets = [key for key in lists if cfg.set_features and mask_of(key) in observation_spec]
+        attends = bool(cfg.set_attention and sets)
+        skipped = {*sets, *map(mask_of, sets)} if attends else set[str]()
+        self._vectors = tuple(key for key in observation_spec if key not in pictures and key not in skipped)
+        vectors = flat_width({key: observation_spec[key] for key in self._vectors})
         self.encoders = nn.ModuleDict(
             {
                 key: ImageEncoder(spec.shape, cfg.image_channels, cfg.image_features, cfg.image_pool, cfg.image_norm)
                 for key, spec in pictures.items()
             }
         )
-        self.sets = nn.ModuleDict(
-            {
-                key: SetEncoder(spec.shape[1], cfg.set_features)
-                for key, spec in observation_spec.items()
-                if cfg.set_features and len(spec.shape) == 2 and mask_of(key) in observation_spec
-            }
-        )
-        vectors = flat_width({key: observation_spec[key] for key in self._vectors})
-        features = len(pictures) * cfg.image_features + sum(cfg.set_features for _ in self.sets)
-        self.context_width: int = vectors + features
+        self.sets = nn.ModuleDict({} if attends else {key: SetEncoder(lists[key][1], cfg.set_features) for key in sets})
+        self.scene: SceneEncoder | None = None
+        self._lists = tuple(lists) if attends else ()
+        self._masks = tuple(sets) if attends else ()
+        if attends:
+            if not self._vectors:
+                raise ConfigError(
+                    f"policy.set_attention is {cfg.set_attention}, and the observations are"
+                    f" {', '.join(observation_spec)}: expected a vector among them, of which the query is made"
+                )
+            sizes = {key: (shape[0], shape[1]) for key, shape in lists.items()}
+            self.scene = SceneEncoder(vectors, sizes, frozenset(sets), cfg.set_features, cfg.set_attention)
+        widths = [cfg.image_features] * len(pictures) + [cfg.set_features] * (1 if attends else len(self.sets))
+        self.context_width: int = vectors + sum(widths)
         """D, the width of the context that `encode` returns."""
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """Context (B, D): normalised vectors in the spec's order, then image features, then set features.
 
-        The set encoder reads the rows without normalization, so that a row means the same at each index.
+        Set and scene encoders read the rows without normalization, so that a row means the same at each index.
         """
         normalized = self._inputs(obs)
+        vectors = [normalized[key].flatten(1) for key in self._vectors]
         features = [encoder(normalized[key]) for key, encoder in self.encoders.items()]
         features += [encoder(obs[key], obs[mask_of(key)]) for key, encoder in self.sets.items()]
-        return torch.cat([*(normalized[key].flatten(1) for key in self._vectors), *features], dim=-1)
+        if self.scene is not None:
+            rows = {key: obs[key] for key in self._lists}
+            masks = {key: obs[mask_of(key)] for key in self._masks}
+            features.append(self.scene(torch.cat(vectors, dim=-1), rows, masks))
+        return torch.cat([*vectors, *features], dim=-1)

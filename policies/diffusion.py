@@ -54,6 +54,8 @@ class DiffusionCfg:
     """Width of the encoding of the noise level, even."""
     set_features: int = 0
     """Width of the set encoder for each list with a mask (e.g. road users), next to its raw rows; 0 for rows alone."""
+    set_attention: int = 0
+    """Rounds of attention over all lists together (`SceneEncoder`), with `set_features`; 0 pools each list alone."""
     image_channels: tuple[int, ...] = (32, 64, 64)
     """Image encoder: channels of the convolutions, each of which halves height and width."""
     image_features: int = 64

@@ -10,18 +10,20 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import robotrl
 from robotrl.datasets.writer import DatasetWriter, PictureStorage
-from robotrl.errors import CapabilityError, ConfigError, DataError, check_at_least, out_of_range
+from robotrl.errors import CapabilityError, ConfigError, DataError, check_at_least, out_of_range, unknown
 from robotrl.fn.stats import Interval, wilson
 from robotrl.registry import make_sim
 from robotrl.rollout.evaluate import Actor, Episode, ExpertActor, run_episodes
+from robotrl.rollout.intended import IntendedActor
 from robotrl.rollout.own_expert import OwnExpert
 from robotrl.spec import INSTRUCTION, HasExpert, HasInstructions, HasStateIds, VecSim, why_lacking
 from robotrl.utils.progress import track
 
+Labels = Literal["executed", "intended"]
 TRIES = 20
 """Starts tried per requested episode, after which the expert counts as unable."""
 
@@ -54,6 +56,7 @@ def collect_demos(
     seed: int = 0,
     num_envs: int = 64,
     keep: Literal["success", "all"] = "success",
+    labels: Labels = "executed",
     task: str | None = None,
     pictures: PictureStorage = "numbers",
     sim_options: Mapping[str, Any] | None = None,
@@ -75,6 +78,8 @@ def collect_demos(
         seed: seed of the starts, the sim and the expert.
         num_envs: number of parallel envs.
         keep: "success" records successes only, "all" failures too.
+        labels: "executed" records the actions that moved the sim, their noise included; "intended" the expert's own,
+            before `noise`, which is then a fraction of half of each action's range (`robotrl.rollout.intended`).
         task: task text; by default the episode's instruction (`HasInstructions`), or the sim's name.
         pictures: storage of image observations; see `DatasetWriter`.
         sim_options: keyword arguments of the sim's `make`.
@@ -90,14 +95,16 @@ def collect_demos(
         check_at_least(name, value, 1)
     if keep not in ("success", "all"):
         raise out_of_range("keep", keep, "'success' or 'all'")
+    if labels not in get_args(Labels):
+        raise unknown("labels", str(labels), get_args(Labels))
     sim: VecSim = make_sim(sim_name, num_envs=min(num_envs, episodes), seed=seed, **dict(sim_options or {}))
     try:
-        actor = _actor(sim_name, sim, expert, noise, episode_noise, mode, seed)
+        actor = _actor(sim_name, sim, expert, noise, episode_noise, mode, seed, labels)
         if not isinstance(sim, HasStateIds):
             raise CapabilityError(
                 f"sim {sim_name!r} lacks HasStateIds: cannot record demonstrations{why_lacking(sim, 'HasStateIds')}"
             )
-        settings = {"noise": noise, "episode_noise": episode_noise, "mode": mode}
+        settings = {"noise": noise, "episode_noise": episode_noise, "mode": mode, "labels": labels}
         provenance = {
             "sim": sim_name,
             "sim_options": dict(sim_options or {}),
@@ -154,6 +161,7 @@ def _actor(
     episode_noise: float,
     mode: str | None,
     seed: int,
+    labels: Labels,
 ) -> ExpertActor | OwnExpert:
     """Actor of the sim's expert, or of one's own."""
     if expert is None:
@@ -162,8 +170,15 @@ def _actor(
                 f"sim {sim_name!r} lacks HasExpert: cannot record demonstrations; expected an expert of yours,"
                 " --expert MODULE:FUNCTION"
             )
+        if labels == "intended":
+            return IntendedActor(sim.make_expert(0.0, episode_noise, mode, seed), sim.action_spec, noise, seed)
         return ExpertActor(sim.make_expert(noise, episode_noise, mode, seed))
-    for field, value, none in (("noise", noise, 0.0), ("episode_noise", episode_noise, 0.0), ("mode", mode, None)):
+    for field, value, none in (
+        ("noise", noise, 0.0),
+        ("episode_noise", episode_noise, 0.0),
+        ("mode", mode, None),
+        ("labels", labels, "executed"),
+    ):
         if value != none:
             raise ConfigError(
                 f"{field} is {value!r} and expert is {expert!r}: expected {none}, it is a setting of the sim's own"

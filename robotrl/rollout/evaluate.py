@@ -6,7 +6,7 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -170,6 +170,14 @@ class ExpertActor:
         return self.expert.act(turn.started)
 
 
+@runtime_checkable
+class HasIntended(Protocol):
+    """An actor that knows the intended actions behind those that it had executed; recordings keep the intended ones."""
+
+    intended: Tensor
+    """(N, A) of the last `act`."""
+
+
 class Episode(NamedTuple):
     """One finished episode of length T."""
 
@@ -185,7 +193,7 @@ class Episode(NamedTuple):
     obs: dict[str, NDArray[np.float32]]
     """(T + 1, ...) each; empty unless recorded."""
     actions: NDArray[np.float32]
-    """(T, A); empty unless recorded."""
+    """(T, A) as executed, or as intended (`HasIntended`); empty unless recorded."""
     rewards: NDArray[np.float32]
     """(T,); empty unless recorded."""
 
@@ -251,7 +259,8 @@ def run_episodes(
             if on_reward is not None:
                 on_reward(step.reward.cpu().numpy().copy())
             if record:
-                tape.append((before, actions.cpu().numpy().copy(), step.reward.cpu().numpy().copy()))
+                kept = actor.intended if isinstance(actor, HasIntended) else actions
+                tape.append((before, kept.cpu().numpy().copy(), step.reward.cpu().numpy().copy()))
             started = step.terminated | step.truncated
             # a lost episode is run again from its start
             gone = lost(step)

@@ -76,6 +76,8 @@ CFGS: dict[str, Any] = {
     "categorical-one-action": CategoricalCfg(horizon=1, hidden=(16,)),
     "categorical-picture": CategoricalCfg(horizon=3, hidden=(32, 32), **PICTURES),
     "gaussian-set": GaussianCfg(horizon=3, hidden=(32, 32), set_features=8),
+    "flow-attention-set": FlowCfg(horizon=3, hidden=(32, 32), set_features=8, set_attention=2),
+    "diffusion-attention-set": DiffusionCfg(horizon=3, hidden=(32, 32), set_features=8, set_attention=1),
     "beta-map": BetaCfg(horizon=3, hidden=(32, 32), **PICTURES, image_norm="layer"),
 }
 """One row for each kind, network and edge; the tests of every policy run on each."""

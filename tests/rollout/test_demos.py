@@ -2,12 +2,14 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
 from robotrl.datasets.lerobot import read_dataset
 from robotrl.errors import ConfigError, DataError
 from robotrl.registry import make_sim
 from robotrl.rollout.demos import collect_demos
 from robotrl.rollout.evaluate import ExpertActor, run_episodes
+from robotrl.rollout.intended import IntendedActor
 from tests.kits.data_helpers import tree
 
 SIM = "mujoco/peg-insert"
@@ -51,7 +53,8 @@ def test_what_is_written(tmp_path):
     assert (dataset.num_episodes, dataset.num_frames) == (report.episodes, report.frames)
     assert dataset.fps == 20
     assert dataset.tasks == ("put the peg into the hole",)
-    assert dataset.provenance["expert"] == {"noise": 0.05, "episode_noise": 0.0, "mode": None}
+    expert = {"noise": 0.05, "episode_noise": 0.0, "mode": None, "labels": "executed"}
+    assert dataset.provenance["expert"] == expert
     assert (dataset.provenance["sim"], dataset.provenance["seed"]) == (SIM, 0)
     assert {"left", "right"} == set(dataset.episodes["mode"]) == set(report.modes)
     assert sum(report.modes.values()) == 10
@@ -103,6 +106,40 @@ def test_failures_are_kept_when_asked_for(tmp_path):
     assert (report.tried, report.success.value) == (4, 0.0)
 
 
+def test_intended_labels_are_the_experts_own_actions_in_the_states_that_noise_leads_to():
+    sim = make_sim(SIM, num_envs=4, seed=0)
+    actor = IntendedActor(sim.make_expert(mode="left", seed=2), sim.action_spec, 0.2, seed=3)
+    executed: list[torch.Tensor] = []
+    step = sim.step
+
+    def spy(actions):
+        executed.append(actions.clone())
+        return step(actions)
+
+    sim.step = spy
+    runs = run_episodes(actor, sim, [5, 6, 7, 8], record=True)
+    moved = torch.stack(executed, 1).numpy()
+    for env, run in enumerate(runs):
+        noise = moved[env, : run.length] - run.actions
+        inside = np.abs(moved[env, : run.length]) < 1  # not clipped at a bound
+        assert np.abs(noise).max() > 0.2
+        np.testing.assert_allclose(noise[inside].std(), 0.2, rtol=0.25)
+        # the state that follows is that of the executed action: the label alone would lead elsewhere
+    twin = make_sim(SIM, num_envs=4, seed=0)
+    clean = run_episodes(ExpertActor(twin.make_expert(mode="left", seed=2)), twin, [5, 6, 7, 8], record=True)
+    for run, other in zip(runs, clean, strict=True):
+        np.testing.assert_array_equal(run.actions[0], other.actions[0])  # the same start, the same intention
+        assert np.abs(run.obs["state"][1] - other.obs["state"][1]).max() > 1e-4
+
+
+def test_without_noise_intended_and_executed_labels_are_the_same_dataset(tmp_path):
+    for labels in ("executed", "intended"):
+        collect_demos(SIM, tmp_path / labels, episodes=3, mode="left", num_envs=3, labels=labels)
+    one, other = (read_dataset(tmp_path / labels) for labels in ("executed", "intended"))
+    for e in range(3):
+        np.testing.assert_array_equal(one.episode(e)["action"], other.episode(e)["action"])
+
+
 def test_an_expert_that_cannot_is_reported(tmp_path):
     with pytest.raises(DataError, match="the expert solved 0 of 40 starts: expected 2 successes"):
         collect_demos(SIM, tmp_path / "d", episodes=2, sim_options={"limit_s": 0.5})
@@ -118,6 +155,8 @@ def test_an_expert_that_cannot_is_reported(tmp_path):
         ({"episodes": 0}, "episodes is 0: expected 1 or more"),
         ({"num_envs": 0}, "num_envs is 0: expected 1 or more"),
         ({"keep": "failures"}, "keep is 'failures': expected 'success' or 'all'"),
+        ({"labels": "intend"}, "labels 'intend' is unknown: did you mean 'intended'"),
+        ({"labels": "intended", "noise": 2.0}, "noise is 2.0: expected a number from 0 to 1"),
         ({"sim_options": {"limits": 3}}, "did you mean 'limit_s'"),
     ],
 )

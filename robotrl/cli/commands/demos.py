@@ -57,6 +57,10 @@ class Args:
     """Port of the page on which a person sees the sim, on this machine only; 0 takes a free one."""
     noise: float = 0.0
     """Noise on each of the expert's actions, 0 to 1; the sim's page gives its scale."""
+    labels: Literal["executed", "intended"] = "executed"
+    """Recorded actions: "executed" includes the noise; "intended" is the expert's own action before it, so that a clone
+    learns to come back from disturbances instead of repeating them (DART); the noise is then a fraction of half of each
+    action's range."""
     episode_noise: float = 0.0
     """Scale of the expert's errors drawn once per episode, 0 to 1; lowers the quality of whole episodes."""
     mode: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -83,6 +87,7 @@ def main(argv: Sequence[str]) -> int:
             args.out,
             episodes=args.episodes,
             noise=args.noise,
+            labels=args.labels,
             episode_noise=args.episode_noise,
             mode=args.mode,
             expert=args.expert,
@@ -110,6 +115,10 @@ def _driven(args: Args, by: Literal["keyboard", "gamepad"], options: Mapping[str
             raise ConfigError(
                 f"{option} is {value!r} and --expert is {by!r}: expected {none}, a person has no such setting"
             )
+    if args.labels != "executed":
+        raise ConfigError(
+            f"--labels is {args.labels!r} and --expert is {by!r}: expected 'executed', a person's actions are all known"
+        )
     if args.mode is not None:
         raise ConfigError(f"--mode is {args.mode!r} and --expert is {by!r}: expected none, a person has no modes")
     from robotrl.interventions.config import InterventionCfg, open_device
