@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
 from robotrl.removed_presets import REMOVED_PRESETS
 from robotrl.spec.json_fields import check_settings
+from robotrl.spec.perturbation import UNPERTURBED, HasPerturb
 from robotrl.spec.sim_options import SimOptions, options_of_factory, with_values
 from robotrl.utils.installation import install_line
 
@@ -384,6 +385,8 @@ def build_sim(options: SimOptions, num_envs: int, seed: int) -> Any:
         raise
     try:
         check_settings(options)
+        if isinstance(options, HasPerturb) and options.perturb != UNPERTURBED:
+            sim = importlib.import_module("robotrl.sims.perturbation").perturbed(sim, options.perturb, seed)
     except ConfigError:
         sim.close()
         raise

@@ -37,7 +37,6 @@ from robotrl.rollout.compatibility import check_actions
 from robotrl.rollout.curriculum import with_curriculum
 from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import EvalResult, evaluate
-from robotrl.rollout.wrapper import declared
 from robotrl.run import input_digests
 from robotrl.run.callbacks import Callback, CallbackList
 from robotrl.run.checkpoint import rng_state, set_rng_state, write_checkpoint
@@ -48,6 +47,7 @@ from robotrl.run.policy_checkpoint import BASE, changed, load_policy, policy_fro
 from robotrl.run.rules.early_stopping import GOOD_ENOUGH, StopRule
 from robotrl.run.rules.final_selection import reevaluate_best
 from robotrl.run.rules.schedule import EvalBudget, Progress, is_due, is_evaluated
+from robotrl.sims.wrapper import declared
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
 from robotrl.spec.episode_log import HasEpisodeLog
 from robotrl.spec.json_fields import name_values

@@ -23,6 +23,7 @@ import robotrl
 from robotrl.registry import SIMS, sim_options
 from robotrl.spec import HasCamera, HasExpert, HasParams, HasPrivileged, HasState, HasStateIds, Spec
 from robotrl.spec.json_fields import hints_of, name_values
+from robotrl.spec.perturbation import UNPERTURBED
 from robotrl.utils.source_texts import class_texts, field_texts, texts_below
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "sims"
@@ -93,6 +94,8 @@ def field_docs(cls: type) -> dict[str, str]:
 
 def default_text(value: Any) -> str:
     """Text of a default; a nested dataclass has a table of its own."""
+    if value == UNPERTURBED:
+        return "none"
     return "see below" if dataclasses.is_dataclass(value) else f"`{value!r}`"
 
 

@@ -15,6 +15,7 @@ from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
 from robotrl.fn.random.keyed_noise import decision_key
 from robotrl.registry import check_num_envs, make_sim, sim_options
+from robotrl.rollout.candidates import CandidateActor
 from robotrl.rollout.compatibility import check_fit, check_words
 from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
@@ -189,14 +190,29 @@ def refuse_dataset(path: Path) -> None:
         raise ConfigError(f"{path} is a dataset: expected a run, a checkpoint or a bundle")
 
 
-def actor_of(path: Path, sim: VecSim, seed: int) -> Actor:
-    """Make the actor for a sim from `path`: a run, a checkpoint or a bundle."""
+def actor_of(path: Path, sim: VecSim, seed: int, candidates: int = 0) -> Actor:
+    """Make the actor for a sim from `path`: a run, a checkpoint or a bundle.
+
+    Args:
+        path: path of the policy.
+        sim: the sim that it acts in.
+        seed: seed of its noise.
+        candidates: chunks drawn besides the executed one at each decision, see `CandidateActor`; 0 for none.
+
+    Raises:
+        CapabilityError: candidates of a deterministic policy.
+        ConfigError: the policy is not for this sim, or candidates of a bundle, whose noise comes one row at a time.
+    """
     if kind_of(path) == "bundle":
+        if candidates:
+            raise ConfigError(f"candidates is {candidates}: {path} is a bundle, expected 0, or its run or checkpoint")
         if sim.device != CPU:
             raise ConfigError(f"device is {sim.device.type!r}: {path} is a bundle, expected cpu")
         return bundle_actor(path, sim, seed)
     policy = load_policy(path).to(sim.device)
     check_fit(policy, sim)
+    if candidates:
+        return CandidateActor(policy, sim.num_envs, sim.device, seed, candidates)
     return PolicyActor(policy, sim.num_envs, sim.device, None, seed)
 
 

@@ -66,6 +66,7 @@ class ViewRequest:
         num_envs: maximum number of parallel envs.
         camera: name of the camera; None takes the sim's first.
         rate: frame rate.
+        candidates: further plans shown beside each executed one, of a policy that samples; 0 for none.
     """
 
     path: Path | None = None
@@ -82,6 +83,7 @@ class ViewRequest:
     num_envs: int = MOST_ENVS
     camera: str | None = None
     rate: Rate = FOR_PAGE
+    candidates: int = 0
 
     @property
     def sim_name(self) -> str:
@@ -124,9 +126,11 @@ class ViewRequest:
             ConfigError: the policy is not for this sim.
         """
         if self.path is not None:
-            return actor_of(self.path, sim, self.seed)
+            return actor_of(self.path, sim, self.seed, self.candidates)
         if not isinstance(sim, HasExpert):
             raise CapabilityError(f"sim {self.sim_name!r} lacks HasExpert: expected a run, a checkpoint or a bundle")
+        if self.candidates:
+            raise ConfigError(f"--candidates is {self.candidates}: expected 0, the scripted expert has one plan")
         return ExpertActor(sim.make_expert(seed=self.seed))
 
     @property
@@ -149,7 +153,11 @@ def look(request: ViewRequest) -> DriveSummary | Replays:
         traced = isinstance(sim, HasTrace)
         if not traced:
             camera_of(sim, name, request.camera)
-        elif request.camera is not None:
+        if request.candidates and not traced:
+            raise ConfigError(
+                f"--candidates is {request.candidates}: expected 0, sim {name!r} is shown by a camera, without plans"
+            )
+        if traced and request.camera is not None:
             raise ConfigError(
                 f"--camera is {request.camera!r}: sim {name!r} is drawn from what it tells, without a camera"
             )

@@ -34,8 +34,9 @@ function open(i) {
   byId("scenario").textContent = drive.scenario;
   byId("end").textContent = drive.outcome;
   byId("end").className = drive.ok ? "ok" : "fail";
-  byId("decided").textContent = drive.trajectory ? "the planned trajectory"
-    : drive.decided > 1 ? `the policy's plan: one chunk of ${drive.decided} steps`
+  const others = drive.plans[0] ? drive.plans[0].others.length : 0, beside = others ? `, chosen among ${others + 1} (thin)` : "";
+  byId("decided").textContent = drive.trajectory ? "the planned trajectory" + beside
+    : drive.decided > 1 ? `the policy's plan: one chunk of ${drive.decided} steps${beside}`
     : `${((drive.plans[0] ? drive.plans[0].line.length / 2 : 0) * drive.dt).toFixed(0)} s at the present action (no plan: it is decided step by step)`;
   mark();
   plot();

@@ -34,7 +34,7 @@ function unpackDrive(d) {
     reward: floats(d.reward), done: floats(d.done),
     actions: Object.fromEntries(Object.entries(d.actions).map(([name, text]) => [name, floats(text)])),
     terms: Object.fromEntries(Object.entries(d.terms).map(([name, text]) => [name, floats(text)])),
-    plans: d.plans.map(([step, text]) => ({ step, line: points(text) })),
+    plans: d.plans.map(([step, text, others]) => ({ step, line: points(text), others: (others || []).map(points) })),
   };
   drive.along = alongOf(drive.route);
   drive.near = nearestOf(drive);

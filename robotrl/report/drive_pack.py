@@ -67,7 +67,10 @@ def pack_drive(trace: DriveTrace, dt_s: float, actions: tuple[str, ...]) -> dict
         "terms": {name: _floats(values) for name, values in columns.items()},
         "decided": trace.decided,
         "trajectory": trace.trajectory,
-        "plans": [[plan.step, scale.points(plan.poses[:, :2])] for plan in trace.plans],
+        "plans": [
+            [plan.step, scale.points(plan.poses[:, :2]), [scale.points(one[:, :2]) for one in plan.candidates]]
+            for plan in trace.plans
+        ],
         "remarks": _remarks(columns),
     }
 

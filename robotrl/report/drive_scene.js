@@ -188,6 +188,13 @@ function makeScene(canvas) {
     if (!found) return;
     const { line } = found, past = drive.decided > 1 ? step - found.step : 0, dots = drive.decided > 1 ? 1 : 2;
     context.lineCap = "round";
+    context.globalAlpha = 0.35;
+    for (const other of found.others) {
+      const rest = [now.x, now.y];
+      for (let i = 0; i < other.length / 2; i++) if (i + 1 > past) rest.push(other[2 * i], other[2 * i + 1]);
+      stroke(pathOf(rest), 0.16, tone.plan);
+    }
+    context.globalAlpha = 1;
     const ahead = [now.x, now.y];
     for (let i = 0; i < line.length / 2; i++) if (i + 1 > past) ahead.push(line[2 * i], line[2 * i + 1]);
     stroke(pathOf(ahead), 0.34, tone.plan);

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.spec import HasTrace
-from robotrl.spec.drive_trace import EVENTS, HasPlan, TraceFrame, TraceMap, TraceStep
+from robotrl.spec.drive_trace import EVENTS, HasCandidates, HasPlan, TraceFrame, TraceMap, TraceStep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,8 @@ class PlannedPath(NamedTuple):
     """First step of the plan."""
     poses: NDArray[np.float64]
     """(n, 3) x, y, yaw after each step."""
+    candidates: tuple[NDArray[np.float64], ...] = ()
+    """Paths that the decision could have been instead, (n, 3) each."""
 
 
 @dataclass
@@ -94,6 +96,7 @@ class DriveRecorder:
 
     def __init__(self, actor: Driver, sim: Any, ids: Sequence[int], keep: int | None = None) -> None:
         self._actor, self._plans = actor, actor if isinstance(actor, HasPlan) else None
+        self._candidates = actor if isinstance(actor, HasCandidates) else None
         self._sim: HasTrace = sim
         self._names: tuple[str, ...] = sim.action_spec.names
         self._look = max(round(LOOK_S / sim.control_dt_s), 1)
@@ -155,6 +158,8 @@ class DriveRecorder:
             return
         trace.decided = max(trace.decided, len(chunk))
         trace.trajectory = self._sim.action_is_plan
+        others = [] if self._candidates is None else list(self._candidates.candidates(env).cpu().numpy())
         if len(chunk) == 1 and not trace.trajectory:
-            chunk = np.repeat(chunk, self._look, axis=0)
-        trace.plans.append(PlannedPath(step, self._sim.trace_plan(env, chunk)))
+            chunk, *others = (np.repeat(one, self._look, axis=0) for one in (chunk, *others))
+        paths = [self._sim.trace_plan(env, one) for one in (chunk, *others)]
+        trace.plans.append(PlannedPath(step, paths[0], tuple(paths[1:])))

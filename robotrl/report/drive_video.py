@@ -155,7 +155,10 @@ class DriveVideo:
                 brush.car(box[:5], COLORS[KINDS[kind]])
         plan = [found for found in trace.plans if found.step <= min(step, len(trace.steps) - 1)][-1:]
         for found in plan:
-            rest = found.poses[step - found.step if trace.decided > 1 else 0 :, :2]
+            past = step - found.step if trace.decided > 1 else 0
+            for other in found.candidates:
+                brush.line(np.concatenate([[frame.ego[:2]], other[past:, :2]]), 0.12, PLAN)
+            rest = found.poses[past:, :2]
             brush.line(np.concatenate([[frame.ego[:2]], rest]), 0.35, PLAN)
         brush.car(np.array([*frame.ego, *trace.map.size]), EGO)
         return np.asarray(self._captioned(image.reduce(FINER), step))

@@ -18,7 +18,7 @@ from robotrl.errors import CapabilityError
 from robotrl.rewards.means import RewardMeans
 from robotrl.rewards.source import ReachedObs, RewardSetup, Score, SimTransition
 from robotrl.rewards.weighted import NamedSource, WeightedRewards
-from robotrl.rollout.wrapper import State, WrappedSim, declared
+from robotrl.sims.wrapper import State, WrappedSim, declared
 from robotrl.spec import Arrays, HasFinalObs, HasRestart, Step, VecSim
 from robotrl.spec.late_rewards import LateRewards
 
@@ -42,8 +42,7 @@ class RewardedSim(WrappedSim):
         """Start new episodes in all envs; see the sim's own `reset`."""
         obs = self.sim.reset(seed=seed, options=options)
         self.rewards.forget(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
-        self.on_present(obs)
-        return obs
+        return self.present(obs)
 
     def step(self, actions: Tensor) -> Step:
         """Step the sim, and score the step."""
@@ -65,7 +64,7 @@ class RewardedSim(WrappedSim):
             reward = reward.clone()
             step = step._replace(obs=self.sim.restart(restarted))
         self.rewards.forget(step.terminated | step.truncated)
-        self.on_present(step.obs)
+        self.present(step.obs)
         return step._replace(reward=reward, info=info)
 
     def close(self) -> None:
@@ -93,13 +92,14 @@ class RewardedSim(WrappedSim):
         over[envs] = True
         self.rewards.forget(over)
 
-    def on_present(self, obs: Arrays) -> None:
+    def present(self, obs: Arrays) -> Arrays:
         """Keep the observations from which the next step starts."""
         if not self.buffers_are_reused:
             self._obs = obs
-            return
+            return obs
         # pictures are large, and copied only for a source that looks at them
         self._obs = {key: x.clone() for key, x in obs.items() if self.rewards.reads_before(key)}
+        return obs
 
 
 class LateRewardedSim(RewardedSim):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from robotrl.errors import CapabilityError, ConfigError, check_number
 from robotrl.fn.random import counter_rng
-from robotrl.rollout.wrapper import State, WrappedSim, declared
+from robotrl.sims.wrapper import State, WrappedSim, declared
 from robotrl.spec import HasScenarios, HasStateIds, Step, VecSim, lost
 
 WINDOW = 200

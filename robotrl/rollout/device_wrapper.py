@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from robotrl.rollout.wrapper import WrappedSim, declared
+from robotrl.sims.wrapper import WrappedSim, declared
 from robotrl.spec import Expert, Step, VecSim
 
 if TYPE_CHECKING:

@@ -130,3 +130,12 @@ class HasPlan(Protocol):
     def planned(self, env: int) -> Tensor:
         """(h, A) rest of an env's chunk: the action just given, and those that follow."""
         ...
+
+
+@runtime_checkable
+class HasCandidates(HasPlan, Protocol):
+    """An actor that plans several alternatives at each decision, of which it executes one."""
+
+    def candidates(self, env: int) -> Tensor:
+        """(M, h, A) rest of the chunks that the env's last decision could have been, the executed one not included."""
+        ...

@@ -25,6 +25,7 @@ from robotrl.sims.driving.rewards import RewardCfg, Rules
 from robotrl.sims.driving.traffic.driver import RouteDriver
 from robotrl.spec import TrainDefaults
 from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
+from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
 from robotrl.spec.vehicle import VehicleObs
 
 DT_S = 0.1
@@ -192,6 +193,8 @@ class DrivingCfg:
     training, an eighth for val and the rest for test."""
     route_length_m: float = 200.0
     """Length of a drawn route, m."""
+    perturb: PerturbCfg = UNPERTURBED
+    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
 
     def check(self, num_envs: int) -> None:
         """Check the options that are not checked where they are used.

@@ -25,6 +25,7 @@ from robotrl.sims.gymnasium_sim.success import Judge, Over, SuccessSignal, signa
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, Vectorization, make_batch, make_own
 from robotrl.spec import INSTRUCTION, Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
+from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class GymnasiumCfg:
     """Words that may occur in instructions, or "@FILE"; None takes those of a fixed instruction."""
     longest: int | None = None
     """Number of words of the longest instruction; None takes those of a fixed one without `vocabulary`, else 24."""
+    perturb: PerturbCfg = UNPERTURBED
+    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
 
     def build(self, num_envs: int, seed: int) -> GymnasiumSim:
         """Build the batched sim.

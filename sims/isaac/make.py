@@ -19,6 +19,7 @@ from robotrl.sims.isaac.vec_task import Resets
 from robotrl.sims.isaac.wrap import sim_of
 from robotrl.spec import Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
+from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
 from robotrl.utils.user_module import beside_the_user, user_callable
 
 TASKS = {"lab": "robotrl.sims.isaac.tasks:lab", "mjlab": "robotrl.sims.isaac.tasks:mjlab"}
@@ -69,6 +70,8 @@ class IsaacCfg:
     """Seconds between two actions; None asks the environment. Tasks of Isaac Gym do not state it."""
     descriptors: str | None = None
     """File of IO descriptors as JSON; None asks the environment."""
+    perturb: PerturbCfg = UNPERTURBED
+    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
 
     def build(self, num_envs: int, seed: int) -> IsaacSim:
         """Build the batched sim.

@@ -17,6 +17,7 @@ from robotrl.sims.remote.process import Launch
 from robotrl.sims.remote.sim import RemoteSim
 from robotrl.spec import Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
+from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
 
 OWN_SIMS = "robotrl.sims.remote.serve:sim"
 """Factory that serves the sims of robotrl."""
@@ -58,6 +59,8 @@ class RemoteCfg:
     """Seconds that a worker may take for a step or another request; then it is killed, and its episodes are lost."""
     restarts: int = 3
     """Losses of one worker in a row, with no episode that ends in between, that are made good."""
+    perturb: PerturbCfg = UNPERTURBED
+    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
 
     def build(self, num_envs: int, seed: int) -> RemoteSim:
         """Start the workers and build the sim.

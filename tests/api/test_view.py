@@ -20,14 +20,17 @@ from PIL import Image
 from robotrl.api import viewing
 from robotrl.api.episode_summary import DriveSummary
 from robotrl.cli.main import main
-from robotrl.errors import ConfigError
+from robotrl.errors import CapabilityError, ConfigError
 from robotrl.policies.beta import BetaCfg
+from robotrl.policies.flow import FlowCfg
+from robotrl.policies.gaussian import GaussianCfg
 from robotrl.registry import make_sim
 from robotrl.report import drive_page, drive_video
 from robotrl.report.drive_pack import pack_drive, reduced
 from robotrl.report.drive_trace import LOOK_S, DriveRecorder, DriveTrace
 from robotrl.report.server import PageServer
-from robotrl.rollout.evaluate import ExpertActor, evaluate
+from robotrl.rollout.candidates import CandidateActor
+from robotrl.rollout.evaluate import ExpertActor, PolicyActor, evaluate
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.sims.driving import tables
@@ -228,6 +231,32 @@ def test_an_action_that_is_a_trajectory_is_the_plan():
     for plan, after in zip(trace.plans, trace.frames[1:], strict=False):
         assert np.hypot(*(plan.poses[0, :2] - after.ego[:2])) < 0.5
     assert pack_drive(trace, DT_S, sim.action_spec.names)["trajectory"]
+
+
+def test_candidates_are_samples_of_the_same_decision_and_change_nothing():
+    options = {"limit_s": 3.0, "scenarios": ["curve"], "actions": "trajectory", "points": 3}
+    sim = make_sim("bev/drive", num_envs=2, seed=0, threads=1, **options)
+    torch.manual_seed(0)
+    specs = {"scalars": sim.observation_spec["scalars"]}
+    actions = TransformGroup((), (inverse(bounds_to_unit("action", sim.action_spec.low, sim.action_spec.high)),))
+    policy = FlowCfg(horizon=1, hidden=(32, 32)).build(specs, sim.action_spec, actions)
+    ids = [VAL, VAL + 1]
+    plain = evaluate(PolicyActor(policy, 2, sim.device, None, 3), sim, ids=ids)
+    recorder = DriveRecorder(CandidateActor(policy, 2, sim.device, 3, 4), sim, ids)
+    result = evaluate(recorder, sim, ids=ids)
+    np.testing.assert_array_equal(result.returns, plain.returns)
+    np.testing.assert_array_equal(result.length, plain.length)
+    for trace in recorder.traces():
+        for plan in trace.plans:
+            assert len(plan.candidates) == 4
+            paths = np.array([plan.poses, *plan.candidates])
+            assert paths.shape == (5, 3, 3)
+            # five different samples
+            assert np.unique(paths[:, -1, :2].round(4), axis=0).shape[0] == 5
+        packed = pack_drive(trace, DT_S, sim.action_spec.names)["plans"]
+        assert all(len(others) == 4 and line not in others for _, line, others in packed)
+    with pytest.raises(CapabilityError, match="GaussianPolicy gives one plan"):
+        CandidateActor(GaussianCfg(horizon=1).build(specs, sim.action_spec, actions), 2, sim.device, 3, 4)
 
 
 def test_who_decides_step_by_step_gets_the_present_action_drawn_on(drove):
@@ -506,7 +535,7 @@ def test_view_a_run_with_its_plans(run_path, tmp_path):
     text = out.read_text()
     for drive in payload(text):
         assert drive["decided"] == 4
-        assert [step for step, _ in drive["plans"]] == list(range(0, drive["n"], 4))
+        assert [step for step, _, _ in drive["plans"]] == list(range(0, drive["n"], 4))
         assert drive["n"] <= 20
     assert f"{run_path} on bev/drive" in Page(text).text
 

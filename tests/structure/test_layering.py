@@ -22,7 +22,7 @@ ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventi
 ALL |= {"deploy", "report", "training", "memory_estimate", "composition", "testing"}
 PROCESS_REWARD = {"rewards.process_model", "rewards.process_stored", "rewards.process_term"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
-SHARED_BY_SIMS |= {"sims.expert_state"}
+SHARED_BY_SIMS |= {"sims.expert_state", "sims.wrapper"}
 """A Gymnasium env of any sim, starts, bounds of actions, cores as torch sims: shared by the adapters."""
 
 DRIVING_WORLDS = ("sims.bev", "sims.carla")
@@ -35,8 +35,7 @@ MAY_IMPORT = {
     "fn": BASE,
     "datasets": BASE | {"utils", "fn"},
     "replay": BASE | {"utils", "fn", "datasets"},
-    # a wrapper around a sim is as good a Gymnasium env as the sim
-    "rollout": ROLLOUT | {"sims.interop"},
+    "rollout": ROLLOUT | {"sims.wrapper"},
     # a person at a device records demonstrations
     "rollout.driven": ROLLOUT | {"interventions"},
     "interventions": BASE | {"fn", "replay"},
@@ -63,13 +62,13 @@ MAY_IMPORT = {
     "learners": LEARN | {"policies", "engine", "interventions"},
     # suggests actions by a served vision-language model
     "learners.guidance": LEARN | {"policies", "engine", "learners", "rewards.endpoint", "rewards.scoring.ledger"},
-    "rewards": LEARN | {"policies", "engine"},
+    "rewards": LEARN | {"policies", "engine", "sims.wrapper"},
     "algos": LEARN | {"policies", "engine", "interventions", "learners"},
     # learns from a process reward that was trained before, and keeps it in its checkpoints
     "algos.vla_rl": LEARN | {"policies", "engine", "learners", *PROCESS_REWARD},
     "testing": LEARN | {"rewards", "sims", "learners"},
     "memory_estimate": LEARN | {"policies", "engine", "learners"},
-    "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate"},
+    "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate", "sims.wrapper"},
     "deploy": BASE | {"utils"},
     "deploy.export": LEARN | {"policies", "deploy"},
     "report": BASE | {"utils"},

@@ -58,6 +58,9 @@ class Args:
     """Number of starts tried for --pick; default 64."""
     camera: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Camera of a sim that has cameras; default: its first."""
+    candidates: int = 0
+    """Of a driving sim and a policy that samples (flow, diffusion): further plans drawn at each decision and shown thin
+    beside the one that is driven; 0 to 256."""
     seed: int = 0
     """Seed of the policy's noise."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE.html")] = None
@@ -103,6 +106,7 @@ def main(argv: Sequence[str]) -> int:
                 among=args.among or viewing.MOST_ENVS,
                 seed=args.seed,
                 camera=args.camera,
+                candidates=args.candidates,
                 rate=FOR_PAGE if args.video is None else FOR_VIDEO,
             )
         )

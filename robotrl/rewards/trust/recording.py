@@ -14,7 +14,7 @@ from robotrl.errors import CapabilityError
 from robotrl.rewards.relabel import RewardedSim
 from robotrl.rewards.source import LateRewardSource
 from robotrl.rollout.evaluate import Actor, Turn, run_episodes
-from robotrl.rollout.wrapper import WrappedSim, declared
+from robotrl.sims.wrapper import WrappedSim, declared
 from robotrl.spec import Arrays, HasDistance, HasScenarios, HasStateIds, HasTrace, Step, lost
 
 Reals = NDArray[np.float64]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robotrl.rewards.means import RewardMeans
-from robotrl.rollout.wrapper import State, WrappedSim
+from robotrl.sims.wrapper import State, WrappedSim
 from robotrl.spec import Step, lost
 from robotrl.spec.episode_log import HasEpisodeLog
 
@@ -42,7 +42,7 @@ class RewardLog:
 
 
 class ReturnsSim(WrappedSim):
-    """Wrapper that sums the sim's own rewards over each episode; made by `robotrl.rollout.wrapper.declared`.
+    """Wrapper that sums the sim's own rewards over each episode; made by `robotrl.sims.wrapper.declared`.
 
     It stands below the reward sources, which replace the reward.
 

@@ -11,6 +11,7 @@ from robotrl.errors import ConfigError, unknown
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.task import DeviceTask, Task
 from robotrl.sims.mujoco.render.cameras import Renderer
+from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.sim import MujocoSim
@@ -54,6 +55,8 @@ class MujocoCfg:
     that run on a GPU."""
     engine: Engine = "auto"
     """Physics engine: "native" (MuJoCo on CPU threads) or "warp" (MuJoCo Warp); "auto" takes Warp on a GPU."""
+    perturb: PerturbCfg = UNPERTURBED
+    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
 
     def on_warp(self) -> bool:
         """True if the configured engine is MuJoCo Warp.

@@ -15,7 +15,7 @@ from robotrl.registry import make_sim
 from robotrl.rewards.rules import AliveCfg
 from robotrl.rewards.trust.divergence import BLOCKS, DIVERGES, DivergenceWatch, divergence
 from robotrl.rewards.trust.returns import SIM_RETURN, ReturnsSim, RewardLog
-from robotrl.rollout.wrapper import declared
+from robotrl.sims.wrapper import declared
 
 RISING, FALLING = np.linspace(0.0, 1.0, BLOCKS), np.linspace(0.9, 0.5, BLOCKS)
 

@@ -17,7 +17,7 @@ from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.rewards.vlm.similarity import ImmediateScores
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.groups import GroupCollector
-from robotrl.rollout.wrapper import WrappedSim, declared
+from robotrl.sims.wrapper import WrappedSim, declared
 from robotrl.spec import Arrays
 from robotrl.spec.late_rewards import HasLateRewards
 from tests.kits.late_kit import WEIGHT, NumberCfg, late_sim, numbers

@@ -113,8 +113,13 @@ class WrappedSim:
     def on_restarted(self, envs: Tensor) -> None:
         """Hook: envs (n,) int64 have been restarted between two steps."""
 
-    def on_present(self, obs: dict[str, Tensor]) -> None:
-        """Hook: the sim stands at the observations (N, ...) after a restart or a restored state, without a step."""
+    def present(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Hook: the sim stands at the observations (N, ...) after a restart or a restored state, without a step.
+
+        Returns:
+            The observations that the wrapper's user is given.
+        """
+        return obs
 
     def on_queue(self, ids: Sequence[int] | NDArray[np.int64]) -> None:
         """Hook: start ids are about to be queued."""
@@ -138,8 +143,7 @@ class _State(WrappedSim):
         own = {key for key in state if self.prefix and key.startswith(self.prefix)}
         self.load_own({key.removeprefix(self.prefix): state[key] for key in own})
         obs = self.from_sim(self.sim.set_state({key: value for key, value in state.items() if key not in own}))
-        self.on_present(obs)
-        return obs
+        return self.present(obs)
 
 
 class _StateIds(WrappedSim):
@@ -230,8 +234,7 @@ class _Restart(WrappedSim):
         self.on_restart(envs)
         obs = self.from_sim(self.sim.restart(self.to_sim(envs)))
         self.on_restarted(envs)
-        self.on_present(obs)
-        return obs
+        return self.present(obs)
 
 
 class _Scenarios(WrappedSim):

@@ -1,0 +1,216 @@
+"""Wrapper of any sim in which observations are old or lost, and actions late; see `PerturbCfg`.
+
+The faults are those of a real vehicle or robot: camera streams that drop frames in bursts, and control that is computed
+late (Bench2Drive-Robust tests driving agents so). The sim, its reward and its events stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robotrl.errors import DataError
+from robotrl.fn.random import counter_rng
+from robotrl.sims.actions import ActionBounds
+from robotrl.sims.wrapper import State, WrappedSim, declared
+from robotrl.spec import HasPrivileged, HasStateIds, Step
+from robotrl.spec.perturbation import PerturbCfg
+
+AGE = "obs_age_steps"
+"""Entry of `Step.info`: (N,) age of each env's observation, control steps."""
+_STREAM = 0xD209
+_STEP_BITS = 20
+"""Bits of a step's number in the key of its random number."""
+
+
+def perturbed(sim: Any, cfg: PerturbCfg, seed: int) -> Any:
+    """Wrap a sim with the faults of `cfg`; a sim without any is returned as it is.
+
+    Args:
+        sim: any sim; the wrapped one has its capabilities.
+        cfg: settings.
+        seed: seed of the losses. With numbered starts they depend on the start and the step alone.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+    cfg.check()
+    return declared(PerturbedSim, sim)(sim, cfg, seed) if cfg.active else sim
+
+
+class PerturbedSim(WrappedSim):
+    """A sim with faults on its observations and actions; made by `perturbed`.
+
+    `Step.info` has "obs_age_steps". `final_obs` is the observation that the policy would have been given. The sim's
+    expert reads the true state.
+    """
+
+    prefix = "perturb/"
+
+    def __init__(self, sim: Any, cfg: PerturbCfg, seed: int) -> None:
+        super().__init__(sim)
+        self._cfg, self._seed = cfg, seed ^ _STREAM
+        privileged = sim.privileged if isinstance(sim, HasPrivileged) else ()
+        self._keys = tuple(key for key in sim.observation_spec if key not in privileged)
+        self._numbered = isinstance(sim, HasStateIds)
+        n, width = self.num_envs, sim.action_spec.shape
+        low, high = (torch.tensor(bound, device=self.device) for bound in (sim.action_spec.low, sim.action_spec.high))
+        self._rest = torch.zeros(width, device=self.device).clamp(low, high).to(getattr(torch, sim.action_spec.dtype))
+        self._queue = self._rest.repeat(cfg.action_delay_steps, n, *(1 for _ in width))
+        """(D, N, A) actions on their way, the next one first."""
+        self._bounds = ActionBounds(sim.action_spec, n)
+        self._past = [self._blank() for _ in range(cfg.obs_delay_steps)]
+        """Observations of the last steps, oldest first."""
+        self._given = self._blank()
+        """Observations that the policy was given last."""
+        self._age = torch.zeros(n, dtype=torch.int64, device=self.device)
+        self._lost = torch.zeros(n, dtype=torch.int64, device=self.device)
+        """(N,) further steps of the running burst."""
+        self._steps = np.zeros(n, np.int64)
+        """(N,) steps of the running episode."""
+        self._episodes = np.zeros(n, np.int64)
+        """(N,) episodes so far; names the losses of a sim without numbered starts."""
+        self._fresh = torch.ones(n, dtype=torch.bool, device=self.device)
+        """(N,) envs that have begun an episode outside of `step`."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> dict[str, Tensor]:
+        """Start new episodes in all envs; see the sim's own `reset`. `seed` seeds the losses, too."""
+        obs = self.sim.reset(seed=seed, options=options)
+        if seed is not None:
+            self._seed = seed ^ _STREAM
+        self._episodes[:] = 0
+        self._fresh[:] = True
+        return self.present(obs)
+
+    def step(self, actions: Tensor) -> Step:
+        """Advance all envs by the actions that arrive in this step."""
+        executed = actions
+        if len(self._queue):
+            # a bad action is refused now, not when it arrives
+            arrived = self._bounds.checked(actions.detach().cpu().numpy(), self._steps)
+            executed = self._queue[0]
+            self._queue = torch.cat([self._queue[1:], torch.tensor(arrived, device=self.device)[None]])
+        step: Step = self.sim.step(executed)
+        self._steps += 1
+        ended = step.final_ids
+        true = self._delayed_keys(step.obs)
+        for key in true:
+            # rows that ended show their last state here; their new episode begins below
+            true[key][ended] = step.final_obs[key].to(true[key].dtype) if key in step.final_obs else true[key][ended]
+        lost = self._losses(step)
+        arriving = self._past[0] if self._past else true
+        self._past = [*self._past[1:], true] if self._past else []
+        for key in self._keys:
+            self._given[key] = _where(lost, self._given[key], arriving[key])
+        delay = torch.full_like(self._age, self._cfg.obs_delay_steps).clamp(max=self._steps_tensor())
+        self._age = torch.where(lost, self._age + 1, delay)
+        age, final = self._age.clone(), {key: x for key, x in step.final_obs.items()}
+        for key in self._keys:
+            if key in final:
+                final[key] = self._given[key][ended].clone()
+        self._begin(ended, step.obs)
+        obs = self._handed_out(step.obs)
+        return step._replace(obs=obs, final_obs=final, info={**step.info, AGE: age})
+
+    def present(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Begin the episodes of restarted envs; after a restored state nothing begins."""
+        self._begin(torch.nonzero(self._fresh).squeeze(1), obs)
+        self._fresh[:] = False
+        return self._handed_out(obs)
+
+    def on_restarted(self, envs: Tensor) -> None:
+        """See `WrappedSim.on_restarted`."""
+        self._fresh[envs] = True
+
+    def own_state(self) -> State:
+        """Observations and actions on their way, and seed and counters of the losses."""
+        state: dict[str, Tensor] = {"queue": self._queue, "age": self._age, "lost": self._lost}
+        state |= {f"given/{key}": x for key, x in self._given.items()}
+        state |= {f"past/{i}/{key}": x for i, some in enumerate(self._past) for key, x in some.items()}
+        numbers: dict[str, NDArray[Any]] = {"steps": self._steps.copy(), "episodes": self._episodes.copy()}
+        numbers["seed"] = np.array(self._seed)
+        return numbers | {key: x.cpu().numpy().copy() for key, x in state.items()}
+
+    def load_own(self, state: State) -> None:
+        """Restore what `own_state` gave.
+
+        Raises:
+            DataError: it was saved with other delays or another number of envs, or an array is missing.
+        """
+        own = self.own_state()
+        for key in sorted(own.keys() | state.keys()):
+            shape, expected = (None if key not in some else some[key].shape for some in (state, own))
+            if shape != expected:
+                raise DataError(
+                    f"state {self.prefix}{key} has shape {_told(shape)}: expected {_told(expected)}, from a sim with"
+                    f" {self.num_envs} envs, perturb.obs_delay_steps {self._cfg.obs_delay_steps} and"
+                    f" perturb.action_delay_steps {self._cfg.action_delay_steps}"
+                )
+
+        def read(key: str) -> Tensor:
+            return torch.from_numpy(state[key].copy()).to(self.device)
+
+        self._queue, self._age, self._lost = read("queue"), read("age"), read("lost")
+        self._given = {key: read(f"given/{key}") for key in self._keys}
+        self._past = [{key: read(f"past/{i}/{key}") for key in self._keys} for i in range(len(self._past))]
+        self._steps[:], self._episodes[:] = state["steps"], state["episodes"]
+        self._seed = int(state["seed"])
+        self._fresh[:] = False
+
+    def _losses(self, step: Step) -> Tensor:
+        """(N,) which observations of this step are lost."""
+        if not self._cfg.drop_rate:
+            return torch.zeros_like(self._fresh)
+        episode = self._episodes * self.num_envs + np.arange(self.num_envs)
+        if self._numbered:
+            episode = step.info["state_id"].cpu().numpy()
+        draws = counter_rng.uniform(self._seed, (episode << _STEP_BITS) + self._steps, 1)[:, 0]
+        begins = torch.from_numpy(draws < self._cfg.drop_rate).to(self.device)
+        left = torch.where((self._lost == 0) & begins, self._cfg.drop_steps, self._lost)
+        self._lost = (left - 1).clamp(min=0)
+        return left > 0
+
+    def _begin(self, envs: Tensor, obs: dict[str, Tensor]) -> None:
+        """Begin episodes in the envs (n,), which stand at the rows `envs` of `obs`."""
+        if not len(envs):
+            return
+        true = self._delayed_keys(obs)
+        for some in (self._given, *self._past):
+            for key in self._keys:
+                some[key][envs] = true[key][envs]
+        self._queue[:, envs] = self._rest
+        self._age[envs] = 0
+        self._lost[envs] = 0
+        rows = envs.cpu().numpy()
+        self._steps[rows] = 0
+        self._episodes[rows] += 1
+
+    def _blank(self) -> dict[str, Tensor]:
+        specs = {key: self.observation_spec[key] for key in self._keys}
+        return {
+            key: torch.zeros((self.num_envs, *spec.shape), dtype=getattr(torch, spec.dtype), device=self.device)
+            for key, spec in specs.items()
+        }
+
+    def _delayed_keys(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {key: obs[key].clone() for key in self._keys}
+
+    def _handed_out(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of the observations that the user is given; those for a critic alone are the sim's."""
+        return {key: self._given.get(key, x).clone() for key, x in obs.items()}
+
+    def _steps_tensor(self) -> Tensor:
+        return torch.from_numpy(self._steps).to(self.device)
+
+
+def _told(shape: tuple[int, ...] | None) -> str:
+    return "no place" if shape is None else str(shape)
+
+
+def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Rows of `one` where `mask` (N,) is true, of `other` elsewhere."""
+    return torch.where(mask.view(-1, *(1 for _ in one.shape[1:])), one, other)
