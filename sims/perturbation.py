@@ -17,7 +17,7 @@ from robotrl.errors import DataError
 from robotrl.fn.random import counter_rng
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.wrapper import State, WrappedSim, declared
-from robotrl.spec import HasPrivileged, HasStateIds, Step
+from robotrl.spec import HasStateIds, Step, visible
 from robotrl.spec.perturbation import PerturbCfg
 
 AGE = "obs_age_steps"
@@ -54,8 +54,7 @@ class PerturbedSim(WrappedSim):
     def __init__(self, sim: Any, cfg: PerturbCfg, seed: int) -> None:
         super().__init__(sim)
         self._cfg, self._seed = cfg, seed ^ _STREAM
-        privileged = sim.privileged if isinstance(sim, HasPrivileged) else ()
-        self._keys = tuple(key for key in sim.observation_spec if key not in privileged)
+        self._keys = tuple(visible(sim))
         self._numbered = isinstance(sim, HasStateIds)
         n, width = self.num_envs, sim.action_spec.shape
         low, high = (torch.tensor(bound, device=self.device) for bound in (sim.action_spec.low, sim.action_spec.high))
