@@ -13,12 +13,17 @@ from robotrl.sims.mujoco.engine.task import DeviceTask, Task
 from robotrl.sims.mujoco.render.cameras import Renderer
 
 if TYPE_CHECKING:
+    import torch
+
     from robotrl.sims.mujoco.engine.sim import MujocoSim
     from robotrl.sims.mujoco.warp.sim import WarpSim
 
 Engine = Literal["auto", "native", "warp"]
-ON_WARP = ("mujoco/halfcheetah", "mujoco/hopper", "mujoco/walker2d", "mujoco/ant", "mujoco/humanoid")
-"""Sims whose task runs on device arrays, see `MujocoCfg.sim`."""
+ON_WARP = (
+    *("mujoco/halfcheetah", "mujoco/hopper", "mujoco/walker2d", "mujoco/ant", "mujoco/humanoid"),
+    *("mujoco/reach", "mujoco/push", "mujoco/peg-insert", "mujoco/pick-place"),
+)
+"""Sims whose task runs on device arrays, see `MujocoCfg.warp_sim`."""
 
 
 class AddsImages(Protocol):
@@ -30,6 +35,23 @@ class AddsImages(Protocol):
 
 
 S = TypeVar("S", bound=AddsImages)
+W = TypeVar("W")
+
+
+class MakesWarpSim(Protocol[W]):
+    """`WarpSim`, or a class derived from it."""
+
+    def __call__(
+        self,
+        task: DeviceTask,
+        num_envs: int,
+        seed: int,
+        device: torch.device,
+        randomization: Mapping[str, tuple[float, float]] | None,
+        /,
+    ) -> W:
+        """Make the sim; see `WarpSim` for the arguments."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +130,23 @@ class MujocoCfg:
             from robotrl.sims.mujoco.engine.sim import MujocoSim
 
             return self.with_images(MujocoSim(self.core(task, num_envs, seed)))
+        from robotrl.sims.mujoco.warp.sim import WarpSim
+
+        return self.warp_sim(WarpSim, task, num_envs, seed)
+
+    def warp_sim(
+        self,
+        make: MakesWarpSim[W],
+        task: DeviceTask,
+        num_envs: int,
+        seed: int,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+    ) -> W:
+        """Batched sim of a task on MuJoCo Warp; `randomization` applies where the config states none.
+
+        Raises:
+            ConfigError: an option that MuJoCo Warp does not have.
+        """
         fixed = {"threads": 0, "dump_dir": None, "image": ()}
         for field, value in fixed.items():
             found = getattr(self, field)
@@ -118,10 +157,10 @@ class MujocoCfg:
                 f"dtype is {task.action_spec.dtype!r}: expected 'float32', which MuJoCo Warp computes in, or engine"
                 " 'native'"
             )
-        from robotrl.sims.mujoco.warp.sim import WarpSim
         from robotrl.utils.devices import device_of
 
-        return WarpSim(task, num_envs, seed, device_of(self.device), self.randomization)
+        ranges = randomization if self.randomization is None else self.randomization
+        return make(task, num_envs, seed, device_of(self.device), ranges)
 
     def with_images(self, sim: S) -> S:
         """Add the configured images to a sim's observations; returns the sim."""

@@ -79,6 +79,7 @@ class Physics:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.xml = xml
         self.model = model
+        self.num_envs = num_envs
         self.threads = check_threads("threads", threads) or usable_cores()
         stepped = model if derived != "stepped" else rne_post.with_wrenches(xml, model)
         self.batch = mujoco.batch.Batch(stepped, num_envs, self.threads)
@@ -112,6 +113,18 @@ class Physics:
         rows = np.broadcast_to(self._new, (len(env_ids), len(self._new))).copy()
         rows[:, self._qpos_at : self._qpos_at + coordinates.shape[1]] = coordinates
         self.batch.state[env_ids] = rows
+
+    def array(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """The numbers themselves (`TaskPhysics`)."""
+        return numbers
+
+    def zeros(self, shape: tuple[int, ...] = (), dtype: Any = None) -> NDArray[Any]:
+        """Zeros (N, *shape)."""
+        return np.zeros((self.num_envs, *shape), dtype)
+
+    def solve(self, matrices: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Solutions (N, k, 1) of linear systems (N, k, k) with right-hand sides (N, k, 1)."""
+        return np.linalg.solve(matrices, right)
 
     def field(self, name: str) -> NDArray[Any]:
         """Live array (N, ...) of a derived field; in mode "stepped" an array that `set_state` restores.

@@ -111,6 +111,7 @@ class TaskPhysics(Protocol):
     """Batched physics as a task sees it that runs on either engine: live arrays of all envs, and their functions."""
 
     model: mujoco.MjModel
+    num_envs: int
 
     @property
     def xp(self) -> ArrayNamespace:
@@ -136,6 +137,18 @@ class TaskPhysics(Protocol):
 
     def put(self, env_ids: Array, coordinates: NDArray[np.float64]) -> None:
         """Put envs into the state of a new simulation, but with these coordinates (n, nq + nv)."""
+        ...
+
+    def array(self, numbers: NDArray[Any]) -> Array:
+        """Numbers of the host as an array of the engine, reals in its precision; nothing waits for the copy."""
+        ...
+
+    def zeros(self, shape: tuple[int, ...] = (), dtype: Any = None) -> Array:
+        """Zeros (N, *shape), reals in the engine's precision or of another type of `xp`."""
+        ...
+
+    def solve(self, matrices: Array, right: Array) -> Array:
+        """Solutions (N, k, 1) of regular linear systems (N, k, k) with right-hand sides (N, k, 1)."""
         ...
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -118,7 +117,7 @@ class Tabletop(ArmTask[WorldHand]):
 
     def bind(self, physics: Physics) -> None:
         """Store views of the simulations' arrays."""
-        self._model: mujoco.MjModel = physics.model
+        super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
         self.things = tuple(FreeBlock(physics, name) for name in MOVABLES)

@@ -56,6 +56,8 @@ class WarpPhysics:
         self.model = model = load(xml)
         if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
             model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
+        # to Warp this means: boxes collide by MuJoCo's own routine for two boxes, as they do on the native engine
+        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_NATIVECCD)
         self._to_torch = wp.to_torch
         with wp.ScopedDevice(str(device)):
             try:
@@ -145,18 +147,32 @@ class WarpPhysics:
         qpos, qvel = self.coordinates()
         qpos[env_ids] = values[:, : qpos.shape[1]]
         qvel[env_ids] = values[:, qpos.shape[1] :]
-        self._good["qpos"][env_ids], self._good["qvel"][env_ids] = qpos[env_ids], qvel[env_ids]
         for array in self._zero:
             array.index_fill_(0, env_ids, 0)
+
+    def array(self, numbers: NDArray[Any]) -> Tensor:
+        """Tensor of the host's numbers on the device, reals as float32; nothing waits for the copy."""
+        real = np.issubdtype(numbers.dtype, np.floating)
+        return to_device(numbers.astype(np.float32) if real else numbers, self.device)
+
+    def zeros(self, shape: tuple[int, ...] = (), dtype: torch.dtype | None = None) -> Tensor:
+        """Zeros (N, *shape) on the device."""
+        return torch.zeros((self.num_envs, *shape), dtype=dtype or torch.float32, device=self.device)
+
+    def solve(self, matrices: Tensor, right: Tensor) -> Tensor:
+        """Solutions (N, k, 1) of linear systems (N, k, k) with right-hand sides (N, k, 1)."""
+        # `solve` would ask the device whether a matrix is singular, and wait for the answer
+        return torch.linalg.solve_ex(matrices, right)[0]
 
     def set(self, coordinates: Mapping[str, NDArray[np.float64]]) -> None:
         """Overwrite qpos (N, nq) or qvel (N, nv) of all envs."""
         for name, values in coordinates.items():
             self._state[name].copy_(torch.from_numpy(values))
-            self._good[name].copy_(self._state[name])
 
     def start(self, env_ids: Tensor) -> None:
-        """Update the derived fields of envs (n,) whose start state was written; the others keep theirs."""
+        """Take over the start state written into envs (n,), and update their derived fields; the others keep theirs."""
+        for name, live in self._state.items():
+            self._good[name][env_ids] = live[env_ids]
         if not self._kept:
             return
         self._derive()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robotrl.errors import NumericsError
 from robotrl.sims import starts
+from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.parameters import Parameters
 from robotrl.sims.mujoco.engine.planned_starts import PlannedStarts
 from robotrl.sims.mujoco.engine.replay import LIMIT
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 ACTION, CONTACTS = "action", "contacts"
 """Kinds of faults besides the coordinates."""
+
+
+class MeasuredDeviceTask(DeviceTask, Protocol):
+    """A `DeviceTask` with a distance to success."""
+
+    def distance(self) -> Array:
+        """Distance to success (N,), m."""
+        ...
 
 
 class WarpSim:
@@ -51,7 +60,7 @@ class WarpSim:
 
     buffers_are_reused = True
     has_final_obs: Literal[True] = True
-    reasons: Mapping[str, str] = {
+    reasons: dict[str, str] = {
         "HasState": "MuJoCo Warp is not deterministic from run to run; use engine 'native'",
         "HasCamera": "images are drawn from the native engine's state; use engine 'native'",
     }
@@ -245,3 +254,27 @@ class WarpSim:
 
     def close(self) -> None:
         """Do nothing: memory is freed with the sim."""
+
+
+class MeasuredWarpSim(WarpSim):
+    """A `WarpSim` whose task states its distance to success (`robotrl.spec.HasDistance`)."""
+
+    reasons = WarpSim.reasons | {
+        "HasExpert": "scripted experts compute on the native engine's arrays; use engine 'native'",
+        "HasCaptions": "captions describe images, which are drawn from the native engine's state; use engine 'native'",
+    }
+
+    def __init__(
+        self,
+        task: MeasuredDeviceTask,
+        num_envs: int,
+        seed: int,
+        device: torch.device,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(task, num_envs, seed, device, randomization)
+        self._measured = task
+
+    def distance(self) -> Tensor:
+        """Distance to success (N,), m, as defined by the task; privileged information."""
+        return self._measured.distance()
