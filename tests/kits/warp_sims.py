@@ -8,6 +8,16 @@ import torch
 from torch import Tensor
 
 import robotrl
+from robotrl.testing import sims
+from robotrl.testing.sims import CHECKS
+
+_SLOW = (
+    sims.shapes_types_and_bounds,
+    sims.same_seed_same_trajectory,
+    sims.buffer_reuse_is_declared_truthfully,
+)
+QUICK_CHECKS = tuple(check for check in CHECKS if check not in _SLOW)
+"""Checks of a sim but those that step for long on Warp's one thread; one sim on Warp passes these for all."""
 
 
 def warp(name: str, num_envs: int = 3, seed: int = 0, **options: Any) -> Any:

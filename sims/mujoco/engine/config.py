@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, get_args
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Engine = Literal["auto", "native", "warp"]
 ON_WARP = (
     *("mujoco/halfcheetah", "mujoco/hopper", "mujoco/walker2d", "mujoco/ant", "mujoco/humanoid"),
-    *("mujoco/reach", "mujoco/push", "mujoco/peg-insert", "mujoco/pick-place"),
+    *("mujoco/reach", "mujoco/push", "mujoco/peg-insert", "mujoco/pick-place", "mujoco/quadruped-velocity"),
 )
 """Sims whose task runs on device arrays, see `MujocoCfg.warp_sim`."""
 
@@ -35,23 +35,8 @@ class AddsImages(Protocol):
 
 
 S = TypeVar("S", bound=AddsImages)
+T = TypeVar("T", bound=DeviceTask)
 W = TypeVar("W")
-
-
-class MakesWarpSim(Protocol[W]):
-    """`WarpSim`, or a class derived from it."""
-
-    def __call__(
-        self,
-        task: DeviceTask,
-        num_envs: int,
-        seed: int,
-        device: torch.device,
-        randomization: Mapping[str, tuple[float, float]] | None,
-        /,
-    ) -> W:
-        """Make the sim; see `WarpSim` for the arguments."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +121,20 @@ class MujocoCfg:
 
     def warp_sim(
         self,
-        make: MakesWarpSim[W],
-        task: DeviceTask,
+        make: Callable[[T, int, int, torch.device, Mapping[str, tuple[float, float]] | None], W],
+        task: T,
         num_envs: int,
         seed: int,
         randomization: Mapping[str, tuple[float, float]] | None = None,
     ) -> W:
-        """Batched sim of a task on MuJoCo Warp; `randomization` applies where the config states none.
+        """Batched sim of a task on MuJoCo Warp.
+
+        Args:
+            make: `WarpSim` or a class derived from it.
+            task: the task.
+            num_envs: N.
+            seed: seed of the training starts that are drawn.
+            randomization: applies where the config states none.
 
         Raises:
             ConfigError: an option that MuJoCo Warp does not have.

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import NumericsError, RobotrlError
+from robotrl.fn.random import counter_rng
 from robotrl.sims.mujoco.engine import rne_post
 from robotrl.sims.mujoco.engine.arrays import ArrayNamespace
 from robotrl.sims.mujoco.engine.replay import DUMP_SCHEMA, FIELDS, LIMIT, bad_value
@@ -122,9 +123,22 @@ class Physics:
         """Zeros (N, *shape)."""
         return np.zeros((self.num_envs, *shape), dtype)
 
-    def solve(self, matrices: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    def solve(self, matrices: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
         """Solutions (N, k, 1) of linear systems (N, k, k) with right-hand sides (N, k, 1)."""
         return np.linalg.solve(matrices, right)
+
+    def parameter(self, name: str) -> NDArray[np.float64]:
+        """Live array (N, ...) of a field of the model, of which each env has its own from now on."""
+        return self.batch.expand(name)
+
+    def uniform(self, seed: int, index: NDArray[np.int64], streams: int) -> NDArray[np.float64]:
+        """Numbers (n, streams) of `counter_rng.uniform`."""
+        return counter_rng.uniform(seed, index, streams)
+
+    def some(self, flags: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+        """Envs whose flag is true; None if there are none (`TaskPhysics`)."""
+        found = np.flatnonzero(flags)
+        return found if len(found) else None
 
     def field(self, name: str) -> NDArray[Any]:
         """Live array (N, ...) of a derived field; in mode "stepped" an array that `set_state` restores.

@@ -151,6 +151,22 @@ class TaskPhysics(Protocol):
         """Solutions (N, k, 1) of regular linear systems (N, k, k) with right-hand sides (N, k, 1)."""
         ...
 
+    def parameter(self, name: str) -> Array:
+        """Live array (N, ...) of a field of the model, of which each env has its own from now on."""
+        ...
+
+    def uniform(self, seed: int, index: Array, streams: int) -> Array:
+        """Numbers (n, streams) of `counter_rng.uniform`, the same and float64 on either engine."""
+        ...
+
+    def some(self, flags: Array) -> Array | None:
+        """Envs that are worth computing for what only the envs with flags (N,) need, as an index of arrays.
+
+        The native engine knows which these are, and gives None if there are none. Where the host would wait for the
+        answer, it is all envs: use the flags as well.
+        """
+        ...
+
 
 class DeviceTask(Task, Protocol):
     """A task that runs on either engine: on numpy arrays, and on torch tensors of a device.

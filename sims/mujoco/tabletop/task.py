@@ -8,8 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.task import Ids, Param, Real
+from robotrl.sims.mujoco.engine.task import Ids, Param, Real, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.gripper import (
     FINGER_COLUMNS,
@@ -115,14 +114,14 @@ class Tabletop(ArmTask[WorldHand]):
             )
         return scene_mjcf("tabletop", gripper_mjcf(), "\n".join(things), gripper_actuators())
 
-    def bind(self, physics: Physics) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
         super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
         self.things = tuple(FreeBlock(physics, name) for name in MOVABLES)
-        self._mats_w: Array = physics.batch.bind("mocap_pos")
-        n = physics.batch.nsim
+        self._mats_w: Array = physics.bind("mocap_pos")
+        n = physics.num_envs
         self.instruction_ids: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
         """(N, 6) instruction of each env; see `layout.TabletopStarts.instruction_ids`."""
         self.words: NDArray[np.int32] = np.zeros((n, MAX_WORDS), np.int32)

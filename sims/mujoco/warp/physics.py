@@ -20,6 +20,7 @@ from robotrl.sims.mujoco.engine.replay import LIMIT
 from robotrl.sims.mujoco.engine.task import Param
 from robotrl.sims.mujoco.warp.install import packages
 from robotrl.sims.mujoco.warp.kernels import Kernels
+from robotrl.sims.mujoco.warp.random import uniform
 from robotrl.sims.mujoco.warp.transfer import to_device
 
 CONTACTS = 32
@@ -40,7 +41,7 @@ class WarpPhysics:
         xml: the MJCF.
         num_envs: number of worlds N.
         substeps: physics steps in a call of `step`.
-        derived: update mode of derived fields, "none" or "stepped"; see `Derived`.
+        derived: update mode of derived fields, see `Derived`.
         device: device of the arrays.
 
     Raises:
@@ -76,6 +77,8 @@ class WarpPhysics:
         self._zero = [self.bind(name) for name in (*(("act",) if model.na else ()), "ctrl", "qacc_warmstart", "time")]
         self._warmstart = self.bind("qacc_warmstart")
         self.ctrl: Tensor = self.bind("ctrl")
+        self._time, self._history = self.bind("time"), self.bind("history")
+        self._stamps = to_device(_stamps(model), device)
         self._overflow = self.bind("overflow")
         solver = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS
         self._lost_bits = int(mjw.OverflowType.ALL & ~solver)
@@ -84,30 +87,31 @@ class WarpPhysics:
         }
         """Envs (N,) whose qpos or qvel became NaN, infinite or huge in the last step; they keep the last good state."""
         self._kept: dict[str, tuple[Tensor, Tensor]] = {}
-        self._stepped = derived == "stepped"
+        self._derived: Derived = derived
+        self._own: set[str] = set()
         self._substeps = substeps
 
     def compile(self, fields: Iterable[str]) -> None:
         """Give each world its own values of these fields of the model, and prepare the kernels; before any step."""
-        wp, mjw, _ = packages()
-        m, d = self._m, self._d
-        with wp.ScopedDevice(str(self.device)):
-            for name in (*fields, *DERIVED_CONSTANTS):
-                shared = getattr(m, name)
-                own = wp.empty((self.num_envs, *shared.shape[1:]), dtype=shared.dtype)
-                self._synchronize()
-                self._to_torch(own).copy_(self._to_torch(shared))
-                setattr(m, name, own)
+        mjw = packages().mujoco_warp
+        m, d, derived = self._m, self._d, self._derived
+        for name in (*fields, *DERIVED_CONSTANTS):
+            self.parameter(name)
         self._synchronize()
 
         def advance() -> None:
             for _ in range(self._substeps):
                 mjw.step(m, d)
-            if self._stepped:
+            if derived == "stepped":
                 mjw.rne_postconstraint(m, d)
 
         def derive() -> None:
             mjw.fwd_kinematics(m, d)
+            if derived == "fresh":
+                mjw.com_vel(m, d)
+                mjw.sensor_pos(m, d)
+                mjw.sensor_vel(m, d)
+                return
             mjw.transmission(m, d)
             mjw.fwd_velocity(m, d)
             mjw.fwd_actuation(m, d)
@@ -134,7 +138,7 @@ class WarpPhysics:
 
     def field(self, name: str) -> Tensor:
         """Live array (N, ...) of a derived field; in mode "stepped" as the last step or the start left it."""
-        if not self._stepped:
+        if self._derived != "stepped":
             return self.bind(name)
         if name not in self._kept:
             bound = self.bind(name)
@@ -164,6 +168,27 @@ class WarpPhysics:
         # `solve` would ask the device whether a matrix is singular, and wait for the answer
         return torch.linalg.solve_ex(matrices, right)[0]
 
+    def parameter(self, name: str) -> Tensor:
+        """Live array (N, ...) of a field of the model, of which each world has its own from now on."""
+        if name not in self._own:
+            self._own.add(name)
+            wp, shared = packages().warp, getattr(self._m, name)
+            with wp.ScopedDevice(str(self.device)):
+                own = wp.empty((self.num_envs, *shared.shape[1:]), dtype=shared.dtype)
+            self._synchronize()
+            self._to_torch(own).copy_(self._to_torch(shared))
+            setattr(self._m, name, own)
+        return self._to_torch(getattr(self._m, name))
+
+    def uniform(self, seed: int, index: Tensor, streams: int) -> Tensor:
+        """Numbers (n, streams) of `counter_rng.uniform`, float64."""
+        return uniform(seed, index, streams)
+
+    def some(self, flags: Tensor) -> slice:
+        """All envs: asking the device which flags are true would make the host wait (`TaskPhysics`)."""
+        del flags
+        return slice(None)
+
     def set(self, coordinates: Mapping[str, NDArray[np.float64]]) -> None:
         """Overwrite qpos (N, nq) or qvel (N, nv) of all envs."""
         for name, values in coordinates.items():
@@ -173,7 +198,7 @@ class WarpPhysics:
         """Take over the start state written into envs (n,), and update their derived fields; the others keep theirs."""
         for name, live in self._state.items():
             self._good[name][env_ids] = live[env_ids]
-        if not self._kept:
+        if not self._kept and self._derived != "fresh":
             return
         self._derive()
         for name, (bound, kept) in self._kept.items():
@@ -188,6 +213,10 @@ class WarpPhysics:
 
         Worlds that diverge are marked in `bad`, and keep their last good state.
         """
+        if len(self._stamps):
+            # the clock starts anew: float32 seconds could soon not tell the times of delayed commands apart
+            self._history[:, self._stamps] -= self._time[:, None]
+            self._time.zero_()
         self._advance()
         for name, live in self._state.items():
             # NaN fails the comparison
@@ -199,6 +228,8 @@ class WarpPhysics:
         self._warmstart.masked_fill_(~good[:, None], 0)
         for bound, kept in self._kept.values():
             torch.where(good.view(-1, *[1] * (kept.dim() - 1)), bound, kept, out=kept)
+        if self._derived == "fresh":
+            self._derive()
 
     def write_param(self, param: Param, env_ids: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Write a parameter's fields of the envs `env_ids` (n,), times the multipliers (n,)."""
@@ -219,3 +250,13 @@ class WarpPhysics:
         lost = (self._overflow & self._lost_bits) != 0
         self._overflow.zero_()
         return lost
+
+
+def _stamps(model: mujoco.MjModel) -> NDArray[np.int64]:
+    """Columns of MuJoCo's history that hold the times of delayed commands: those after user value and cursor."""
+    found = [
+        first + 2 + np.arange(count)
+        for first, (count, _) in zip(model.actuator_historyadr.tolist(), model.actuator_history.tolist(), strict=True)
+        if count
+    ]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)

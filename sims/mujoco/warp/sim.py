@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 ACTION, CONTACTS = "action", "contacts"
 """Kinds of faults besides the coordinates."""
+REASONS = {
+    "HasState": "MuJoCo Warp is not deterministic from run to run; use engine 'native'",
+    "HasCamera": "images are drawn from the native engine's state; use engine 'native'",
+}
+"""Capability to why the sims lack it."""
 
 
 class MeasuredDeviceTask(DeviceTask, Protocol):
@@ -60,10 +65,7 @@ class WarpSim:
 
     buffers_are_reused = True
     has_final_obs: Literal[True] = True
-    reasons: dict[str, str] = {
-        "HasState": "MuJoCo Warp is not deterministic from run to run; use engine 'native'",
-        "HasCamera": "images are drawn from the native engine's state; use engine 'native'",
-    }
+    reasons: Mapping[str, str] = REASONS
 
     def __init__(
         self,
@@ -259,7 +261,7 @@ class WarpSim:
 class MeasuredWarpSim(WarpSim):
     """A `WarpSim` whose task states its distance to success (`robotrl.spec.HasDistance`)."""
 
-    reasons = WarpSim.reasons | {
+    reasons = REASONS | {
         "HasExpert": "scripted experts compute on the native engine's arrays; use engine 'native'",
         "HasCaptions": "captions describe images, which are drawn from the native engine's state; use engine 'native'",
     }

@@ -14,10 +14,9 @@ import robotrl
 from robotrl.errors import ConfigError
 from robotrl.spec import HasCamera, HasDistance, HasExpert, HasState
 from robotrl.spec.sims import why_lacking
-from robotrl.testing import sims
-from robotrl.testing.sims import CHECKS, SimCase
+from robotrl.testing.sims import SimCase
 from tests.kits.refusals import raises_naming
-from tests.kits.warp_sims import compare_steps, pair, warp
+from tests.kits.warp_sims import QUICK_CHECKS, compare_steps, pair, warp
 
 pytest.importorskip("mujoco_warp")
 
@@ -26,12 +25,6 @@ IN_CONTACT = {"push": 30, "peg-insert": 15, "pick-place": 15}
 """Step at which the scripted expert touches something with the tool in all envs."""
 TOLERANCE = 1e-3
 """Of coordinates (m, rad) and velocities (m/s, rad/s) after 5 control steps: float32 against float64."""
-SLOW_CHECKS = (
-    sims.shapes_types_and_bounds,
-    sims.same_seed_same_trajectory,
-    sims.buffer_reuse_is_declared_truthfully,
-)
-"""Checks that play for a long time on one thread; `test_warp.py` makes them."""
 
 
 class Played(NamedTuple):
@@ -69,7 +62,7 @@ def put(on_warp: Any, native: Any, played: Played, step: int, stagger: bool = Fa
         sim.reset(options={"state_ids": played.ids, "stagger": stagger, **coordinates})
 
 
-@pytest.mark.parametrize("check", [check for check in CHECKS if check not in SLOW_CHECKS], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("check", QUICK_CHECKS, ids=lambda check: check.__name__)
 def test_conformance(check: Any) -> None:
     def case(limit_s: float) -> Any:
         return lambda num_envs, seed: warp("mujoco/pick-place", num_envs, seed, limit_s=limit_s)
