@@ -34,6 +34,10 @@ class ArrayNamespace(Protocol):
         """Array of numbers of the host, or of another array in another type."""
         ...
 
+    def arange(self, stop: int, /, *, device: Any = None) -> Array:
+        """Indices 0 to `stop` - 1."""
+        ...
+
     def empty(self, shape: tuple[int, ...], /, *, dtype: Any = None, device: Any = None) -> Array:
         """New array whose numbers are still to be written."""
         ...

@@ -27,6 +27,8 @@ CONTACTS = 32
 """Room for contacts, a world on average."""
 CONTACT_ROWS = 96
 """Room for rows of contact constraints in a world: four for each contact with friction."""
+MORE_CONTACTS, MORE_ROWS = 8, 24
+"""Additional room for each free body beyond the first."""
 COORDINATES = ("qpos", "qvel")
 DERIVED_CONSTANTS = ("body_subtreemass", "dof_invweight0", "body_invweight0", "actuator_acc0")
 """Fields of the model that follow from masses and inertias."""
@@ -67,8 +69,12 @@ class WarpPhysics:
                 raise ConfigError(f"engine 'warp': MuJoCo Warp cannot run this model: {error}") from error
             # lost contacts are reported by `lost_contacts`, not printed by the device
             self._m.opt.warn_overflow = 0
+            more = max(int((np.asarray(model.jnt_type) == mujoco.mjtJoint.mjJNT_FREE).sum()) - 1, 0)
             self._d: Any = mjw.make_data(
-                model, num_envs, nconmax=CONTACTS, njmax=CONTACT_ROWS + int(model.jnt_limited.sum())
+                model,
+                num_envs,
+                nconmax=CONTACTS + MORE_CONTACTS * more,
+                njmax=CONTACT_ROWS + MORE_ROWS * more + int(model.jnt_limited.sum()),
             )
         self._synchronize()
         self._state = {name: self.bind(name) for name in COORDINATES}

@@ -96,7 +96,8 @@ class WarpSim:
         self._start_ids = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
         # buffers that `step` returns and overwrites
         self._obs = {
-            key: torch.zeros((num_envs, *spec.shape), device=device) for key, spec in task.observation_spec.items()
+            key: torch.from_numpy(np.zeros((num_envs, *spec.shape), spec.dtype)).to(device)
+            for key, spec in task.observation_spec.items()
         }
         self._reward = torch.zeros(num_envs, device=device)
         self._terminated, self._truncated, self._success = (

@@ -15,7 +15,7 @@ from torch import Tensor
 import robotrl
 from robotrl.errors import ConfigError, NumericsError
 from robotrl.registry import SIMS
-from robotrl.sims.mujoco.engine.config import ON_WARP
+from robotrl.sims.mujoco.engine.config import ON_WARP, MujocoCfg
 from robotrl.sims.mujoco.warp.physics import WarpPhysics
 from robotrl.spec import HasCamera, HasFinalObs, HasParams, HasRestart, HasState, HasStateIds, HasTimeLimit, VecSim
 from robotrl.spec.sims import why_lacking
@@ -195,12 +195,15 @@ def test_lost_contacts_are_an_error() -> None:
 # options
 
 
-def test_tasks_that_need_the_native_engine_say_which_do_not() -> None:
-    others = [name for name in SIMS.names() if name.startswith("mujoco/") and name not in ON_WARP]
-    assert others == ["mujoco/tabletop"]
-    for name in others:
-        with raises_naming(ConfigError, "engine", name, "native", *ON_WARP):
-            warp(name)
+def test_every_task_runs_on_warp() -> None:
+    assert set(ON_WARP) == {name for name in SIMS.names() if name.startswith("mujoco/")}
+
+
+def test_a_task_for_the_native_engine_alone_says_which_run_on_warp() -> None:
+    """A task of one's own that is built through `core`."""
+    task = robotrl.make_sim(CHEETAH, num_envs=1).core.task
+    with raises_naming(ConfigError, "engine", CHEETAH, "native", *ON_WARP):
+        MujocoCfg(engine="warp").core(task, 1, 0)
 
 
 def test_options_that_warp_lacks_are_refused() -> None:
@@ -236,8 +239,9 @@ def test_a_gpu_needs_warp_and_is_named_where_there_is_none(monkeypatch: pytest.M
     monkeypatch.setattr("robotrl.utils.devices.device_of", lambda name: torch.device("cuda", 0))
     with raises_naming(ConfigError, "engine", "'native'", "'warp'"):
         robotrl.make_sim(CHEETAH, num_envs=1, device="cuda", engine="native")
+    task = robotrl.make_sim(CHEETAH, num_envs=1).core.task
     with raises_naming(ConfigError, "device", "'cuda'", *ON_WARP):
-        robotrl.make_sim("mujoco/tabletop", num_envs=1, device="cuda")
+        MujocoCfg(device="cuda").core(task, 1, 0)
 
 
 # a second device
@@ -301,7 +305,8 @@ def test_task_code_stays_on_its_device(name: str, monkeypatch: pytest.MonkeyPatc
     sim, other = warp(name), warp(name)
     held = HeldPhysics(sim.physics, twin_device.DEVICE)
     other.task.bind(held)
-    obs = {key: torch.zeros(3, *spec.shape).to(twin_device.DEVICE) for key, spec in sim.observation_spec.items()}
+    specs = sim.observation_spec.items()
+    obs = {key: torch.from_numpy(np.zeros((3, *spec.shape), spec.dtype)).to(twin_device.DEVICE) for key, spec in specs}
     ids = sim.state_ids("val")[:3]
     sim.reset(options={"state_ids": list(ids)})
     other.task.start(torch.arange(3, device=twin_device.DEVICE), other.task.plan(np.array(ids)))

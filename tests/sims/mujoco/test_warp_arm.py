@@ -20,7 +20,7 @@ from tests.kits.warp_sims import QUICK_CHECKS, compare_steps, pair, warp
 
 pytest.importorskip("mujoco_warp")
 
-TASKS = ("reach", "push", "peg-insert", "pick-place")
+TASKS = ("reach", "push", "peg-insert", "pick-place", "tabletop")
 IN_CONTACT = {"push": 30, "peg-insert": 15, "pick-place": 15}
 """Step at which the scripted expert touches something with the tool in all envs."""
 TOLERANCE = 1e-3
@@ -123,6 +123,19 @@ def test_failure_is_the_same_on_both_engines() -> None:
         sim.reset(seed=0, options={"qpos": qpos})
     ended = compare_steps(on_warp, native, torch.zeros(1, 2, 4), reward=1e-6, obs=1e-3)
     assert ended == {"terminated": 1, "truncated": 0}
+
+
+def test_the_tabletop_says_what_it_says_on_the_native_engine() -> None:
+    on_warp, native = pair("mujoco/tabletop", 3)
+    for sim in (on_warp, native):
+        sim.reset(seed=0)
+    assert on_warp.instructions() == native.instructions()
+    assert on_warp.observation_spec == native.observation_spec
+    facts = [
+        (sim.privileged, sim.grounding_keys, sim.vocabulary, sim.scenarios, sim.scenario_of(5), sim.symmetries.keys())
+        for sim in (on_warp, native)
+    ]
+    assert facts[0] == facts[1]
 
 
 def test_it_declares_what_it_can_do() -> None:
