@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar, get_args
@@ -14,12 +14,18 @@ from robotrl.sims.mujoco.render.cameras import Renderer
 from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
 
 if TYPE_CHECKING:
+    import torch
+
     from robotrl.sims.mujoco.engine.sim import MujocoSim
     from robotrl.sims.mujoco.warp.sim import WarpSim
 
 Engine = Literal["auto", "native", "warp"]
-ON_WARP = ("mujoco/halfcheetah", "mujoco/hopper", "mujoco/walker2d", "mujoco/ant", "mujoco/humanoid")
-"""Sims whose task runs on device arrays, see `MujocoCfg.sim`."""
+ON_WARP = (
+    *("mujoco/halfcheetah", "mujoco/hopper", "mujoco/walker2d", "mujoco/ant", "mujoco/humanoid"),
+    *("mujoco/reach", "mujoco/push", "mujoco/peg-insert", "mujoco/pick-place", "mujoco/tabletop"),
+    "mujoco/quadruped-velocity",
+)
+"""Sims whose task runs on device arrays, see `MujocoCfg.warp_sim`."""
 
 
 class AddsImages(Protocol):
@@ -31,6 +37,8 @@ class AddsImages(Protocol):
 
 
 S = TypeVar("S", bound=AddsImages)
+T = TypeVar("T", bound=DeviceTask)
+W = TypeVar("W")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +119,30 @@ class MujocoCfg:
             from robotrl.sims.mujoco.engine.sim import MujocoSim
 
             return self.with_images(MujocoSim(self.core(task, num_envs, seed)))
+        from robotrl.sims.mujoco.warp.sim import WarpSim
+
+        return self.warp_sim(WarpSim, task, num_envs, seed)
+
+    def warp_sim(
+        self,
+        make: Callable[[T, int, int, torch.device, Mapping[str, tuple[float, float]] | None], W],
+        task: T,
+        num_envs: int,
+        seed: int,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+    ) -> W:
+        """Batched sim of a task on MuJoCo Warp.
+
+        Args:
+            make: `WarpSim` or a class derived from it.
+            task: the task.
+            num_envs: N.
+            seed: seed of the training starts that are drawn.
+            randomization: applies where the config states none.
+
+        Raises:
+            ConfigError: an option that MuJoCo Warp does not have.
+        """
         fixed = {"threads": 0, "dump_dir": None, "image": ()}
         for field, value in fixed.items():
             found = getattr(self, field)
@@ -121,10 +153,10 @@ class MujocoCfg:
                 f"dtype is {task.action_spec.dtype!r}: expected 'float32', which MuJoCo Warp computes in, or engine"
                 " 'native'"
             )
-        from robotrl.sims.mujoco.warp.sim import WarpSim
         from robotrl.utils.devices import device_of
 
-        return WarpSim(task, num_envs, seed, device_of(self.device), self.randomization)
+        ranges = randomization if self.randomization is None else self.randomization
+        return make(task, num_envs, seed, device_of(self.device), ranges)
 
     def with_images(self, sim: S) -> S:
         """Add the configured images to a sim's observations; returns the sim."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import NumericsError, RobotrlError
+from robotrl.fn.random import counter_rng
 from robotrl.sims.mujoco.engine import rne_post
 from robotrl.sims.mujoco.engine.arrays import ArrayNamespace
 from robotrl.sims.mujoco.engine.replay import DUMP_SCHEMA, FIELDS, LIMIT, bad_value
@@ -79,6 +80,7 @@ class Physics:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.xml = xml
         self.model = model
+        self.num_envs = num_envs
         self.threads = check_threads("threads", threads) or usable_cores()
         stepped = model if derived != "stepped" else rne_post.with_wrenches(xml, model)
         self.batch = mujoco.batch.Batch(stepped, num_envs, self.threads)
@@ -112,6 +114,31 @@ class Physics:
         rows = np.broadcast_to(self._new, (len(env_ids), len(self._new))).copy()
         rows[:, self._qpos_at : self._qpos_at + coordinates.shape[1]] = coordinates
         self.batch.state[env_ids] = rows
+
+    def array(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """The numbers themselves (`TaskPhysics`)."""
+        return numbers
+
+    def zeros(self, shape: tuple[int, ...] = (), dtype: Any = None) -> NDArray[Any]:
+        """Zeros (N, *shape)."""
+        return np.zeros((self.num_envs, *shape), dtype)
+
+    def solve(self, matrices: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.floating[Any]]:
+        """Solutions (N, k, 1) of linear systems (N, k, k) with right-hand sides (N, k, 1)."""
+        return np.linalg.solve(matrices, right)
+
+    def parameter(self, name: str) -> NDArray[np.float64]:
+        """Live array (N, ...) of a field of the model, of which each env has its own from now on."""
+        return self.batch.expand(name)
+
+    def uniform(self, seed: int, index: NDArray[np.int64], streams: int) -> NDArray[np.float64]:
+        """Numbers (n, streams) of `counter_rng.uniform`."""
+        return counter_rng.uniform(seed, index, streams)
+
+    def some(self, flags: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+        """Envs whose flag is true; None if there are none (`TaskPhysics`)."""
+        found = np.flatnonzero(flags)
+        return found if len(found) else None
 
     def field(self, name: str) -> NDArray[Any]:
         """Live array (N, ...) of a derived field; in mode "stepped" an array that `set_state` restores.

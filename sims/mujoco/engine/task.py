@@ -111,6 +111,7 @@ class TaskPhysics(Protocol):
     """Batched physics as a task sees it that runs on either engine: live arrays of all envs, and their functions."""
 
     model: mujoco.MjModel
+    num_envs: int
 
     @property
     def xp(self) -> ArrayNamespace:
@@ -136,6 +137,34 @@ class TaskPhysics(Protocol):
 
     def put(self, env_ids: Array, coordinates: NDArray[np.float64]) -> None:
         """Put envs into the state of a new simulation, but with these coordinates (n, nq + nv)."""
+        ...
+
+    def array(self, numbers: NDArray[Any]) -> Array:
+        """Numbers of the host as an array of the engine, reals in its precision; nothing waits for the copy."""
+        ...
+
+    def zeros(self, shape: tuple[int, ...] = (), dtype: Any = None) -> Array:
+        """Zeros (N, *shape), reals in the engine's precision or of another type of `xp`."""
+        ...
+
+    def solve(self, matrices: Array, right: Array) -> Array:
+        """Solutions (N, k, 1) of regular linear systems (N, k, k) with right-hand sides (N, k, 1)."""
+        ...
+
+    def parameter(self, name: str) -> Array:
+        """Live array (N, ...) of a field of the model, of which each env has its own from now on."""
+        ...
+
+    def uniform(self, seed: int, index: Array, streams: int) -> Array:
+        """Numbers (n, streams) of `counter_rng.uniform`, the same and float64 on either engine."""
+        ...
+
+    def some(self, flags: Array) -> Array | None:
+        """Envs that are worth computing for what only the envs with flags (N,) need, as an index of arrays.
+
+        The native engine knows which these are, and gives None if there are none. Where the host would wait for the
+        answer, it is all envs: use the flags as well.
+        """
         ...
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import mujoco.batch
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.sims.mujoco.engine.arrays import Array
+from robotrl.sims.mujoco.engine.task import TaskPhysics
 from robotrl.sims.mujoco.render.views import AnyView, Raster
 
-Array = NDArray[np.float64]
+Reals = NDArray[np.float64]
 
 JOINTS = ("shoulder_yaw", "shoulder_pitch", "elbow_pitch", "wrist_roll", "wrist_pitch", "flange_roll")
 SHOULDER_HEIGHT_M = 0.35
@@ -111,7 +112,7 @@ def arm_mjcf(tool: str) -> ArmXml:
     return ArmXml(defaults, body, actuators)
 
 
-def pointing_down(tip_pos_w: Array, yaw_rad: Array, tool_length_m: float) -> Array:
+def pointing_down(tip_pos_w: Reals, yaw_rad: Reals, tool_length_m: float) -> Reals:
     """Closed-form inverse kinematics: joint angles (n, 6) for a tool pointing straight down at a position and yaw.
 
     Args:
@@ -140,28 +141,28 @@ def pointing_down(tip_pos_w: Array, yaw_rad: Array, tool_length_m: float) -> Arr
     return np.stack([base, shoulder, elbow, zero, pitch, wrap(base - yaw_rad)], axis=1)
 
 
-def wrap(angle: Array) -> Array:
+def wrap(angle: Reals) -> Reals:
     """Map angles to [-pi, pi)."""
     return (angle + np.pi) % (2 * np.pi) - np.pi
 
 
 class ArmControl:
-    """Kinematics and Cartesian control of the arm in every simulation of a batch.
+    """Kinematics and Cartesian control of the arm in every env, on either engine.
 
     Kinematics are computed in closed form from joint angles and velocities: MuJoCo's derived fields lag one physics
     step behind, and updating them would cost 5 % of the simulation time. Tests compare them with MuJoCo's.
 
     Args:
-        batch: the simulations; the model contains `arm_mjcf`.
+        physics: the simulations; the model contains `arm_mjcf`.
         tool_length_m: distance from flange to tool tip.
         damping: damping of the least squares, in metres or radians per joint radian.
         max_joint_step_rad: larger joint steps are scaled down to this.
     """
 
     def __init__(
-        self, batch: mujoco.batch.Batch, tool_length_m: float, damping: float = 0.03, max_joint_step_rad: float = 0.4
+        self, physics: TaskPhysics, tool_length_m: float, damping: float = 0.03, max_joint_step_rad: float = 0.4
     ) -> None:
-        model = batch.model
+        model = physics.model
         joint_ids = np.array([model.joint(name).id for name in JOINTS])
         actuator_ids = np.array([model.actuator(name).id for name in JOINTS])
         # the arm comes first in each model, so slices suffice and the hot path needs no gather
@@ -169,13 +170,16 @@ class ArmControl:
             if not np.array_equal(found, np.arange(len(JOINTS))):
                 raise ValueError("the arm's joints and actuators must be the first of the model")
         n = len(JOINTS)
-        self.qpos: Array = batch.bind("qpos")[:, :n]
-        self.qvel: Array = batch.bind("qvel")[:, :n]
-        self.ctrl: Array = batch.bind("ctrl")[:, :n]
+        self._xp, self._solve = physics.xp, physics.solve
+        self.qpos: Array = physics.bind("qpos")[:, :n]
+        self.qvel: Array = physics.bind("qvel")[:, :n]
+        self.ctrl: Array = physics.ctrl[:, :n]
         self._hand_m = FLANGE_M + tool_length_m
         # rows: linear, then angular part of each joint's Jacobian column, then the three vectors below
-        self._vectors: Array = np.zeros((batch.nsim, 2 * n + 3, 3))
-        self._columns: Array = self._vectors[:, : 2 * n].reshape(batch.nsim, n, 6)
+        self._vectors: Array = physics.zeros((2 * n + 3, 3))
+        self._columns: Array = self._vectors[:, : 2 * n].reshape(physics.num_envs, n, 6)
+        self._rows: Array = physics.zeros((6, n))
+        self._error: Array = physics.zeros((6, 1))
         self.tip_pos_w: Array = self._vectors[:, 2 * n]
         """(N, 3) tool tip, world frame, m."""
         self.tool_axis_w: Array = self._vectors[:, 2 * n + 1]
@@ -183,15 +187,17 @@ class ArmControl:
         self.side_axis_w: Array = self._vectors[:, 2 * n + 2]
         """(N, 3) y axis of the tool, world frame."""
         limits = np.asarray(JOINT_RANGE_RAD)
-        self._low, self._high = limits[:, 0], limits[:, 1]
-        self._damping2 = damping**2 * np.eye(6)
-        self._max_step = max_joint_step_rad
+        self._low, self._high = physics.array(limits[:, 0]), physics.array(limits[:, 1])
+        self._damping2 = physics.array(damping**2 * np.eye(6))
+        self._max_step = physics.array(np.array(max_joint_step_rad))
 
-    def refresh(self, env_ids: NDArray[np.int64] | slice) -> None:
+    def refresh(self, env_ids: Array) -> None:
         """Recompute tip, axes and Jacobian; call after the joints moved and before any other method."""
-        angle = self.qpos[env_ids].T.copy()
+        xp, joints = self._xp, self.qpos[env_ids]
+        angle = xp.empty((len(JOINTS), len(joints)), dtype=joints.dtype, device=joints.device)
+        angle[:] = joints.T
         angle[2] += angle[1]  # both pitches are about one axis: the forearm's angle to the vertical
-        sin, cos = np.sin(angle), np.cos(angle)
+        sin, cos = xp.sin(angle), xp.cos(angle)
         hand = self._hand_m
         # in the frame that turns with the base, x along the reach
         wrist_x = UPPER_ARM_M * sin[1] + FOREARM_M * sin[2]
@@ -206,7 +212,7 @@ class ArmControl:
         pitch_x, pitch_y, pitch_z = -sin[3] * cos[2], cos[3], sin[3] * sin[2]
         tip_x, tip_y, tip_z = wrist_x + hand * tool_x, hand * tool_y, wrist_z + hand * tool_z
 
-        out = np.zeros((angle.shape[1], *self._vectors.shape[1:]))
+        out = xp.zeros((len(joints), *self._vectors.shape[1:]), dtype=joints.dtype, device=joints.device)
         out[:, 0, 0], out[:, 0, 1] = -tip_y, tip_x
         out[:, 1, 2] = 1.0
         out[:, 2, 0], out[:, 2, 2] = tip_z, -tip_x
@@ -234,9 +240,9 @@ class ArmControl:
     @property
     def jacobian(self) -> Array:
         """Geometric Jacobian (N, 6, 6) of the tip as last refreshed: rows linear then angular, world frame."""
-        return self._columns.transpose(0, 2, 1)
+        return self._columns.mT
 
-    def twist(self, env_ids: NDArray[np.int64] | slice) -> Array:
+    def twist(self, env_ids: Array) -> Array:
         """Velocity (n, 6) of the tip of the envs `env_ids`, world frame: linear in m/s, then angular in rad/s."""
         # a product for each env, not one einsum: results must not depend on the number of envs
         return (self.qvel[env_ids][:, None, :] @ self._columns[env_ids])[:, 0]
@@ -248,18 +254,18 @@ class ArmControl:
             step_m: (N, 3) desired displacement of the tip, world frame.
             yaw_step_rad: (N,) desired rotation about the vertical.
         """
-        columns = self._columns
+        xp, columns, error = self._xp, self._columns, self._error
         down = self.tool_axis_w
-        error = np.empty((len(columns), 6, 1))
         error[:, :3, 0] = step_m
         # rotation that turns the tool axis back to straight down: cross product of axis and (0, 0, -1)
         error[:, 3, 0] = -down[:, 1]
         error[:, 4, 0] = down[:, 0]
         error[:, 5, 0] = yaw_step_rad
         # a product of contiguous stacks is eight times faster than one with a transposed view
-        normal = np.ascontiguousarray(self.jacobian) @ columns
+        self._rows[:] = self.jacobian
+        normal = self._rows @ columns
         normal += self._damping2
-        joint_step = (columns @ np.linalg.solve(normal, error))[..., 0]
-        largest = np.abs(joint_step).max(axis=1, keepdims=True)
-        joint_step *= self._max_step / np.maximum(largest, self._max_step)
-        np.clip(self.qpos + joint_step, self._low, self._high, out=self.ctrl)
+        joint_step = (columns @ self._solve(normal, error))[..., 0]
+        largest = xp.max(xp.abs(joint_step), axis=1, keepdims=True)
+        joint_step *= self._max_step / xp.maximum(largest, self._max_step)
+        self.ctrl[:] = xp.clip(self.qpos + joint_step, self._low, self._high)

@@ -6,15 +6,10 @@ gripped object, and only the servos' stiffness keeps it centred.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.task import Ids, Real
+from robotrl.sims.mujoco.engine.arrays import Array
+from robotrl.sims.mujoco.engine.task import TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import JOINTS
 from robotrl.sims.mujoco.manipulation.hand import Column
-
-Array = NDArray[np.float64]
 
 FINGERS = ("left_finger", "right_finger")
 TOOL_LENGTH_M = 0.14
@@ -65,16 +60,17 @@ def gripper_actuators() -> str:
 class Gripper:
     """Fingers of all envs."""
 
-    def __init__(self, physics: Physics) -> None:
+    def __init__(self, physics: TaskPhysics) -> None:
         first = len(JOINTS)
-        self.pos: Array = physics.batch.bind("qpos")[:, first : first + 2]
+        self.pos: Array = physics.bind("qpos")[:, first : first + 2]
         """(N, 2) distance of each pad from the centre, m."""
         self._ctrl: Array = physics.ctrl[:, first : first + 2]
+        self._asarray = physics.xp.asarray
 
-    def command(self, action: Real) -> None:
+    def command(self, action: Array) -> None:
         """Set both finger targets from actions (N,): -1 is closed, 1 is open."""
-        self._ctrl[:] = (OPEN_M / 2 * (1 + action.astype(np.float64)))[:, None]
+        self._ctrl[:] = (OPEN_M / 2 * (1 + self._asarray(action, dtype=self.pos.dtype)))[:, None]
 
-    def observe(self, state: Real, env_ids: Ids | slice, at: int) -> None:
+    def observe(self, state: Array, env_ids: Array, at: int) -> None:
         """Write `FINGER_COLUMNS` into the rows `env_ids` of `state`, from column `at`."""
         state[env_ids, at : at + 2] = self.pos[env_ids]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.task import Ids, Real
+from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
+from robotrl.sims.mujoco.engine.task import TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import JOINT_RANGE_RAD, JOINTS, ArmControl
 from robotrl.spec import Spec
 
-Array = NDArray[np.float64]
 Column = tuple[str, str, float, float]
 """Observation or action column: name, unit, low, high."""
 
@@ -65,23 +63,23 @@ class Hand:
 
     def __init__(
         self,
-        physics: Physics,
+        physics: TaskPhysics,
         tool_length_m: float,
         low_m: tuple[float, float, float],
         high_m: tuple[float, float, float],
     ) -> None:
-        batch = physics.batch
-        self.arm = ArmControl(batch, tool_length_m)
+        self.arm = ArmControl(physics, tool_length_m)
         self.pos_w: Array = self.arm.tip_pos_w
         """(N, 3) tip position, world frame, m, as last observed."""
-        self._low, self._high = np.asarray(low_m), np.asarray(high_m)
-        self._qpos: Array = batch.bind("qpos")
-        self._qvel: Array = batch.bind("qvel")
-        self._warmstart: Array = batch.bind("qacc_warmstart")
-        self._time: Array = batch.bind("time")
+        self._xp = physics.xp
+        self._low, self._high = physics.array(np.asarray(low_m)), physics.array(np.asarray(high_m))
+        self._qpos: Array = physics.bind("qpos")
+        self._qvel: Array = physics.bind("qvel")
+        self._warmstart: Array = physics.bind("qacc_warmstart")
+        self._time: Array = physics.bind("time")
         self._ctrl: Array = physics.ctrl
 
-    def place(self, env_ids: Ids, qpos: Array, ctrl: Array) -> None:
+    def place(self, env_ids: Array, qpos: Array, ctrl: Array) -> None:
         """Set positions and servo targets of the envs `env_ids`, at rest.
 
         Args:
@@ -95,10 +93,11 @@ class Hand:
         self._time[env_ids] = 0
         self._ctrl[env_ids] = ctrl
 
-    def command(self, actions: Real) -> None:
+    def command(self, actions: Array) -> None:
         """Command Cartesian steps from actions (N, 4 or more), ordered as `HAND_ACTIONS`; the box limits the tip."""
-        target = np.clip(self.pos_w + STEP_M * actions[:, :3], self._low, self._high)
-        self.arm.command(target - self.pos_w, YAW_STEP_RAD * actions[:, 3].astype(np.float64))
+        xp, here = self._xp, self.pos_w
+        target = xp.clip(here + STEP_M * actions[:, :3], self._low, self._high)
+        self.arm.command(target - here, YAW_STEP_RAD * xp.asarray(actions[:, 3], dtype=here.dtype))
 
 
 class WorldHand(Hand):
@@ -106,36 +105,35 @@ class WorldHand(Hand):
 
     def __init__(
         self,
-        physics: Physics,
+        physics: TaskPhysics,
         tool_length_m: float,
         low_m: tuple[float, float, float],
         high_m: tuple[float, float, float],
     ) -> None:
         super().__init__(physics, tool_length_m, low_m, high_m)
-        n = physics.batch.nsim
-        self.yaw_w: Array = np.zeros(n)
+        self.yaw_w: Array = physics.zeros()
         """(N,) yaw of the tool, rad, as last observed; 0 if its y axis is the world's."""
-        self.vel_w: Array = np.zeros((n, 6))
+        self.vel_w: Array = physics.zeros((6,))
         """(N, 6) velocity of the tip as last observed: linear in m/s, then angular in rad/s."""
 
-    def observe(self, state: Real, env_ids: Ids | slice) -> None:
+    def observe(self, state: Array, env_ids: Array) -> None:
         """Update the hand from the physics state, and write `HAND_COLUMNS` into the rows `env_ids` of `state`."""
-        arm = self.arm
+        xp, arm = self._xp, self.arm
         arm.refresh(env_ids)
         twist = arm.twist(env_ids)
         side = arm.side_axis_w[env_ids]
-        yaw = np.arctan2(-side[:, 0], side[:, 1])
+        yaw = xp.atan2(-side[:, 0], side[:, 1])
         self.yaw_w[env_ids] = yaw
         self.vel_w[env_ids] = twist
         state[env_ids, 0:3] = arm.tip_pos_w[env_ids]
-        state[env_ids, 3] = np.sin(yaw)
-        state[env_ids, 4] = np.cos(yaw)
+        state[env_ids, 3] = xp.sin(yaw)
+        state[env_ids, 4] = xp.cos(yaw)
         state[env_ids, 5:8] = twist[:, :3]
         state[env_ids, 8] = twist[:, 5]
         state[env_ids, 9:11] = arm.tool_axis_w[env_ids, :2]
         state[env_ids, 11:17] = arm.qpos[env_ids]
 
 
-def fold(angle: Array, period_rad: float) -> Array:
-    """Map angles to [-period/2, period/2), for objects with rotational symmetry."""
-    return angle - period_rad * np.floor(angle / period_rad + 0.5)
+def fold(angle: Array, period_rad: float, xp: ArrayNamespace = np) -> Array:
+    """Map angles to [-period/2, period/2), for objects with rotational symmetry; `xp` has the array's functions."""
+    return angle - period_rad * xp.floor(angle / period_rad + 0.5)

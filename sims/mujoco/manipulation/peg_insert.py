@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from robotrl.errors import check_number
 from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.core import MujocoCore
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.task import Ids, Param, Real
+from robotrl.sims.mujoco.engine.task import Ids, Param, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, arm_mjcf, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, JOINT_COLUMNS, Hand, fold, spec_of, tip_columns
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD, ArmTask, parameters, upright
@@ -24,7 +24,7 @@ from robotrl.sims.mujoco.render.views import AnyView, View
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
-Array = NDArray[np.float64]
+Reals = NDArray[np.float64]
 
 PEG_HALF_WIDTH_M = 0.02
 PEG_LENGTH_M = 0.12
@@ -105,18 +105,16 @@ class PegInsert(ArmTask[Hand]):
   <actuator>{arm.actuators}</actuator>
 </mujoco>"""
 
-    def bind(self, physics: Physics) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
-        batch = physics.batch
+        super().bind(physics)
         self.hand = Hand(physics, PEG_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
-        self.hole_pos_w: Array = batch.bind("mocap_pos")[:, 0]
-        self._hole_quat: Array = batch.bind("mocap_quat")[:, 0]
-        self._model = physics.model
-        n = batch.nsim
-        self._pos_hole: Array = np.zeros((n, 3))
-        self._yaw_hole: Array = np.zeros(n)
-        self._hole_cos: Array = np.ones(n)
-        self._hole_sin: Array = np.zeros(n)
+        self.hole_pos_w: Array = physics.bind("mocap_pos")[:, 0]
+        self._hole_quat: Array = physics.bind("mocap_quat")[:, 0]
+        self._pos_hole: Array = physics.zeros((3,))
+        self._yaw_hole: Array = physics.zeros()
+        self._hole_cos: Array = physics.zeros() + 1
+        self._hole_sin: Array = physics.zeros()
 
     def params(self) -> dict[str, Param]:
         """Parameters that may be randomized: friction of peg and fixture, mass of the peg, servo stiffness."""
@@ -128,7 +126,7 @@ class PegInsert(ArmTask[Hand]):
             **parameters(model),
         }
 
-    def plan(self, state_ids: Ids) -> Array:
+    def plan(self, state_ids: Ids) -> Reals:
         """Start states (n, 13): joints (6), position (3) and orientation (4) of the hole."""
         u = counter_rng.uniform(_START_SEED, state_ids, 7)
         hole = np.stack([0.46 + 0.12 * u[:, 0], 0.26 * (u[:, 1] - 0.5), np.zeros(len(u))], axis=1)
@@ -137,16 +135,17 @@ class PegInsert(ArmTask[Hand]):
         yaw = hole_yaw + 1.0 * (u[:, 6] - 0.5)
         return np.concatenate([pointing_down(hole + offset, yaw, PEG_LENGTH_M), upright(hole, hole_yaw)], axis=1)
 
-    def start(self, env_ids: Ids, plans: Array) -> None:
+    def start(self, env_ids: Array, plans: Reals) -> None:
         """Write start states: the arm at rest, held by its servos."""
-        joints = plans[:, :6]
-        self.hole_pos_w[env_ids] = plans[:, 6:9]
-        self._hole_quat[env_ids] = plans[:, 9:]
+        found = self._physics.array(plans)
+        joints = found[:, :6]
+        self.hole_pos_w[env_ids] = found[:, 6:9]
+        self._hole_quat[env_ids] = found[:, 9:]
         self.hand.place(env_ids, joints, joints)
 
-    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+    def observe(self, out: Mapping[str, Array], env_ids: Array) -> None:
         """Write observations; `observation_spec` names the columns."""
-        arm = self.hand.arm
+        xp, arm = self.xp, self.hand.arm
         arm.refresh(env_ids)
         twist = arm.twist(env_ids)
         quat = self._hole_quat[env_ids]
@@ -154,15 +153,15 @@ class PegInsert(ArmTask[Hand]):
         cos, sin = w * w - z * z, 2 * w * z
         delta = arm.tip_pos_w[env_ids] - self.hole_pos_w[env_ids]
         # horizontal parts of four vectors, rotated into the hole's frame together
-        planar = np.empty((len(w), 4, 2))
+        planar = xp.empty((len(w), 4, 2), dtype=w.dtype, device=w.device)
         for row, vector in enumerate((delta, twist, arm.tool_axis_w[env_ids], arm.side_axis_w[env_ids])):
             planar[:, row] = vector[:, :2]
         x, y, c, s = planar[..., 0], planar[..., 1], cos[:, None], sin[:, None]
-        turned = np.empty_like(planar)
+        turned = xp.empty((len(w), 4, 2), dtype=w.dtype, device=w.device)
         turned[..., 0] = c * x + s * y
         turned[..., 1] = c * y - s * x
         # a square has quarter-turn symmetry
-        yaw = fold(np.arctan2(-turned[:, 3, 0], turned[:, 3, 1]), QUARTER_TURN_RAD)
+        yaw = fold(xp.atan2(-turned[:, 3, 0], turned[:, 3, 1]), QUARTER_TURN_RAD, xp)
 
         self._pos_hole[env_ids, :2] = turned[:, 0]
         self._pos_hole[env_ids, 2] = delta[:, 2] - HOLE_DEPTH_M
@@ -171,8 +170,8 @@ class PegInsert(ArmTask[Hand]):
 
         state = out["state"]
         state[env_ids, 0:3] = self._pos_hole[env_ids]
-        state[env_ids, 3] = np.sin(yaw)
-        state[env_ids, 4] = np.cos(yaw)
+        state[env_ids, 3] = xp.sin(yaw)
+        state[env_ids, 4] = xp.cos(yaw)
         state[env_ids, 5:7] = turned[:, 1]
         state[env_ids, 7] = twist[:, 2]
         state[env_ids, 8] = twist[:, 5]
@@ -181,24 +180,24 @@ class PegInsert(ArmTask[Hand]):
         state[env_ids, 12] = cos
         state[env_ids, 13:] = arm.qpos[env_ids]
 
-    def success(self) -> NDArray[np.bool_]:
+    def success(self) -> Array:
         """Success flags (N,): the peg is in the hole, at half its depth or deeper."""
         pos = self._pos_hole
-        return (pos[:, 2] < -SUCCESS_DEPTH_M) & (np.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
+        return (pos[:, 2] < -SUCCESS_DEPTH_M) & (self.xp.hypot(pos[:, 0], pos[:, 1]) < PEG_HALF_WIDTH_M / 2)
 
     def distance(self) -> Array:
         """Distance to success (N,): lateral plus vertical metres, plus 5 cm per radian of yaw error."""
-        pos = self._pos_hole
-        return np.hypot(pos[:, 0], pos[:, 1]) + np.abs(pos[:, 2] + SUCCESS_DEPTH_M) + 0.05 * np.abs(self._yaw_hole)
+        xp, pos = self.xp, self._pos_hole
+        return xp.hypot(pos[:, 0], pos[:, 1]) + xp.abs(pos[:, 2] + SUCCESS_DEPTH_M) + 0.05 * xp.abs(self._yaw_hole)
 
-    def relative(self, env_ids: Ids | slice) -> tuple[Array, Array]:
+    def relative(self, env_ids: Array) -> tuple[Array, Array]:
         """Pose of the tip relative to the hole's mouth, in the hole's frame: (n, 3) m, and yaw (n,) in [-pi/4, pi/4).
 
         As of the last `observe`.
         """
         return self._pos_hole[env_ids], self._yaw_hole[env_ids]
 
-    def hole_direction(self, env_ids: Ids | slice) -> tuple[Array, Array]:
+    def hole_direction(self, env_ids: Array) -> tuple[Array, Array]:
         """Cosine and sine (n,) of the hole's yaw in the world frame, as of the last `observe`."""
         return self._hole_cos[env_ids], self._hole_sin[env_ids]
 

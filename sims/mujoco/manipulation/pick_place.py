@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.core import MujocoCore
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.task import Ids, Real
+from robotrl.sims.mujoco.engine.task import Ids, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.gripper import (
     FINGER_COLUMNS,
@@ -32,7 +32,7 @@ from robotrl.sims.mujoco.render.views import AnyView, View
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
-Array = NDArray[np.float64]
+Reals = NDArray[np.float64]
 
 BLOCK_HALF_M = 0.02
 """Half the edge length of the cube."""
@@ -107,21 +107,20 @@ class PickPlace(BlockTask):
 </body>"""
         return scene_mjcf("pick-place", gripper_mjcf(), things, gripper_actuators())
 
-    def bind(self, physics: Physics) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
         super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
-        self._pedestal_pos_w: Array = physics.batch.bind("mocap_pos")[:, 0]
-        n = physics.batch.nsim
-        self.to_block_w: Array = np.zeros((n, 3))
+        self._pedestal_pos_w: Array = physics.bind("mocap_pos")[:, 0]
+        self.to_block_w: Array = physics.zeros((3,))
         """(N, 3) from the point between the fingertips to the block's centre, m, as last observed."""
-        self.to_goal_w: Array = np.zeros((n, 3))
+        self.to_goal_w: Array = physics.zeros((3,))
         """(N, 3) from the block's centre to its goal, m, as last observed."""
-        self.turn: Array = np.zeros(n)
+        self.turn: Array = physics.zeros()
         """(N,) from the gripper's yaw to the block's, rad, within an eighth of a turn either way, as last observed."""
 
-    def plan(self, state_ids: Ids) -> Array:
+    def plan(self, state_ids: Ids) -> Reals:
         """Start states (n, 16): joints (6), block (7) and pedestal (3)."""
         u = counter_rng.uniform(_START_SEED, state_ids, 9)
         low, high = np.asarray(BLOCK_LOW_M), np.asarray(BLOCK_HIGH_M)
@@ -136,56 +135,55 @@ class PickPlace(BlockTask):
         block_yaw = yaw + START_TURN_RAD[0] + (START_TURN_RAD[1] - START_TURN_RAD[0]) * u[:, 8]
         return np.concatenate([pointing_down(tip, yaw, TOOL_LENGTH_M), upright(block, block_yaw), pedestal], axis=1)
 
-    def start(self, env_ids: Ids, plans: Array) -> None:
+    def start(self, env_ids: Array, plans: Reals) -> None:
         """Write start states: everything at rest, the gripper open, the arm held by its servos."""
-        n = len(JOINTS)
-        fingers = np.full((len(plans), 2), OPEN_M)
-        joints = np.concatenate([plans[:, :n], fingers], axis=1)
-        self._pedestal_pos_w[env_ids] = plans[:, n + 7 :]
-        self.hand.place(env_ids, np.concatenate([joints, plans[:, n : n + 7]], axis=1), joints)
+        n, array = len(JOINTS), self._physics.array
+        joints = np.concatenate([plans[:, :n], np.full((len(plans), 2), OPEN_M)], axis=1)
+        self._pedestal_pos_w[env_ids] = array(plans[:, n + 7 :])
+        self.hand.place(env_ids, array(np.concatenate([joints, plans[:, n : n + 7]], axis=1)), array(joints))
 
-    def command(self, actions: Real) -> None:
+    def command(self, actions: Array) -> None:
         """Command Cartesian steps and finger targets; the workspace box limits the fingertips."""
         super().command(actions)
         self.gripper.command(actions[:, 4])
 
-    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+    def observe(self, out: Mapping[str, Array], env_ids: Array) -> None:
         """Write observations; `observation_spec` names the columns."""
-        state, hand, block = out["state"], self.hand, self.block
+        xp, state, hand, block = self.xp, out["state"], self.hand, self.block
         hand.observe(state, env_ids)
         at = len(HAND_COLUMNS)
         self.gripper.observe(state, env_ids, at)
         at += len(FINGER_COLUMNS)
         pos = block.pos_w[env_ids]
-        turn = fold(block.yaw_w(env_ids) - hand.yaw_w[env_ids], QUARTER_TURN_RAD)
+        turn = fold(block.yaw_w(env_ids) - hand.yaw_w[env_ids], QUARTER_TURN_RAD, xp)
         to_block, to_goal = pos - hand.pos_w[env_ids], self._pedestal_pos_w[env_ids] - pos
         to_goal[:, 2] += PEDESTAL_HEIGHT_M + BLOCK_HALF_M
         self.turn[env_ids], self.to_block_w[env_ids], self.to_goal_w[env_ids] = turn, to_block, to_goal
         state[env_ids, at : at + 3] = to_block
         # the block has quarter-turn symmetry: observe four times its yaw
-        state[env_ids, at + 3] = np.sin(4 * turn)
-        state[env_ids, at + 4] = np.cos(4 * turn)
+        state[env_ids, at + 3] = xp.sin(4 * turn)
+        state[env_ids, at + 4] = xp.cos(4 * turn)
         state[env_ids, at + 5 : at + 8] = block.vel_w[env_ids]
         state[env_ids, at + 8 : at + 11] = to_goal
 
-    def success(self) -> NDArray[np.bool_]:
+    def success(self) -> Array:
         """Success flags (N,): the block stands at rest on the pedestal and the fingers have withdrawn."""
         away, vel = self.to_goal_w, self.block.vel_w
         return (
             ((away[:, :2] ** 2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
-            & (np.abs(away[:, 2]) < SUCCESS_HEIGHT_M)
+            & (self.xp.abs(away[:, 2]) < SUCCESS_HEIGHT_M)
             & ((vel**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
             & (self.to_block_w[:, 2] < -WITHDRAWN_M)
         )
 
     def distance(self) -> Array:
         """Distance to success (N,), m: the block's path up, across and down, plus the weighted distance of the tip."""
-        away = self.to_goal_w
-        across = np.sqrt((away[:, :2] ** 2).sum(axis=1))
+        xp, away = self.xp, self.to_goal_w
+        across = xp.sqrt((away[:, :2] ** 2).sum(axis=1))
         # far from the pedestal the path leads over a point above it; near it, straight down
-        detour = CARRY_ABOVE_M * np.clip(across / PEDESTAL_HALF_WIDTH_M - 0.5, 0.0, 1.0)
-        tip = np.sqrt((self.to_block_w**2).sum(axis=1))
-        return across + np.abs(away[:, 2] + detour) + detour + METERS_PER_TIP_M * np.maximum(tip, WITHDRAWN_M)
+        detour = CARRY_ABOVE_M * xp.clip(across / PEDESTAL_HALF_WIDTH_M - 0.5, 0.0, 1.0)
+        tip = xp.sqrt((self.to_block_w**2).sum(axis=1))
+        return across + xp.abs(away[:, 2] + detour) + detour + METERS_PER_TIP_M * xp.clip(tip, WITHDRAWN_M, None)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

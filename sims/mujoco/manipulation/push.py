@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
 from robotrl.sims.mujoco.engine.core import MujocoCore
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.task import Ids, Real
+from robotrl.sims.mujoco.engine.task import Ids, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
@@ -23,7 +23,7 @@ from robotrl.sims.mujoco.render.views import AnyView, Raster, View
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
-Array = NDArray[np.float64]
+Reals = NDArray[np.float64]
 
 TOOL_LENGTH_M = 0.14
 PADDLE_HALF_M = (0.03, 0.006, 0.03)
@@ -111,30 +111,29 @@ class Push(BlockTask):
 </body>"""
         return scene_mjcf("push", tool, things)
 
-    def bind(self, physics: Physics) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
         super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
-        mocap_pos: Array = physics.batch.bind("mocap_pos")
+        mocap_pos: Array = physics.bind("mocap_pos")
         self.goal_pos_w: Array = mocap_pos[:, 0]
         """(N, 3) goal position, world frame, m."""
         self.obstacle_pos_w: Array = mocap_pos[:, 1]
         """(N, 3) obstacle position, world frame, m."""
-        self._goal_quat: Array = physics.batch.bind("mocap_quat")[:, 0]
-        n = physics.batch.nsim
-        self.goal_yaw_w: Array = np.zeros(n)
+        self._goal_quat: Array = physics.bind("mocap_quat")[:, 0]
+        self.goal_yaw_w: Array = physics.zeros()
         """(N,) goal yaw, rad, modulo a quarter turn, as last observed."""
-        self.block_yaw_w: Array = np.zeros(n)
+        self.block_yaw_w: Array = physics.zeros()
         """(N,) block yaw, rad, modulo a quarter turn, as last observed."""
-        self.turn: Array = np.zeros(n)
+        self.turn: Array = physics.zeros()
         """(N,) from the block's yaw to the goal's, rad, within an eighth of a turn either way, as last observed."""
 
-    def plan(self, state_ids: Ids) -> Array:
+    def plan(self, state_ids: Ids) -> Reals:
         """Start states (n, 23): joints (6), block, goal (7 each) and obstacle (3)."""
         u = 2 * counter_rng.uniform(_START_SEED, state_ids, 12) - 1
         zero = np.zeros(len(u))
 
-        def at(y_m: float, z_m: float, first: int) -> Array:
+        def at(y_m: float, z_m: float, first: int) -> Reals:
             x, y = MIDDLE_X_M + SCATTER_M * u[:, first], y_m + SCATTER_M * u[:, first + 1]
             return np.stack([x, y, zero + z_m], axis=1)
 
@@ -145,56 +144,56 @@ class Push(BlockTask):
         joints = pointing_down(tip, 0.4 * u[:, 11], TOOL_LENGTH_M)
         return np.concatenate([joints, block, goal, obstacle], axis=1)
 
-    def start(self, env_ids: Ids, plans: Array) -> None:
+    def start(self, env_ids: Array, plans: Reals) -> None:
         """Write start states: everything at rest, the arm held by its servos."""
-        n = len(JOINTS)
-        self.goal_pos_w[env_ids] = plans[:, 13:16]
-        self._goal_quat[env_ids] = plans[:, 16:20]
-        self.obstacle_pos_w[env_ids] = plans[:, 20:]
-        self.hand.place(env_ids, plans[:, : n + 7], plans[:, :n])
+        n, found = len(JOINTS), self._physics.array(plans)
+        self.goal_pos_w[env_ids] = found[:, 13:16]
+        self._goal_quat[env_ids] = found[:, 16:20]
+        self.obstacle_pos_w[env_ids] = found[:, 20:]
+        self.hand.place(env_ids, found[:, : n + 7], found[:, :n])
 
-    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+    def observe(self, out: Mapping[str, Array], env_ids: Array) -> None:
         """Write observations; `observation_spec` names the columns."""
-        state, hand, block = out["state"], self.hand, self.block
+        xp, state, hand, block = self.xp, out["state"], self.hand, self.block
         hand.observe(state, env_ids)
         quat = self._goal_quat[env_ids]
-        goal_yaw = 2 * np.arctan2(quat[:, 3], quat[:, 0])
+        goal_yaw = 2 * xp.atan2(quat[:, 3], quat[:, 0])
         yaw = block.yaw_w(env_ids)
         self.goal_yaw_w[env_ids], self.block_yaw_w[env_ids] = goal_yaw, yaw
-        self.turn[env_ids] = fold(goal_yaw - yaw, QUARTER_TURN_RAD)
+        self.turn[env_ids] = fold(goal_yaw - yaw, QUARTER_TURN_RAD, xp)
         pos = block.pos_w[env_ids]
         # the block has quarter-turn symmetry: observe four times its yaw
         of_hand, to_goal = 4 * (yaw - hand.yaw_w[env_ids]), 4 * (goal_yaw - yaw)
         at = len(HAND_COLUMNS)
         state[env_ids, at : at + 3] = pos - hand.pos_w[env_ids]
-        state[env_ids, at + 3] = np.sin(of_hand)
-        state[env_ids, at + 4] = np.cos(of_hand)
+        state[env_ids, at + 3] = xp.sin(of_hand)
+        state[env_ids, at + 4] = xp.cos(of_hand)
         state[env_ids, at + 5 : at + 7] = block.vel_w[env_ids, :2]
         state[env_ids, at + 7 : at + 9] = (self.goal_pos_w[env_ids] - pos)[:, :2]
-        state[env_ids, at + 9] = np.sin(to_goal)
-        state[env_ids, at + 10] = np.cos(to_goal)
+        state[env_ids, at + 9] = xp.sin(to_goal)
+        state[env_ids, at + 10] = xp.cos(to_goal)
         state[env_ids, at + 11 : at + 13] = (self.obstacle_pos_w[env_ids] - pos)[:, :2]
 
-    def success(self) -> NDArray[np.bool_]:
+    def success(self) -> Array:
         """Success flags (N,): the block is at rest at the goal."""
         pos, vel = self.block.pos_w, self.block.vel_w
         away = pos[:, :2] - self.goal_pos_w[:, :2]
         return (
             ((away**2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
-            & (np.abs(self.turn) < SUCCESS_YAW_RAD)
+            & (self.xp.abs(self.turn) < SUCCESS_YAW_RAD)
             & ((vel**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
         )
 
     def distance(self) -> Array:
         """Distance to success (N,), m: block's path around the obstacle, plus weighted yaw error and tip distance."""
-        pos = self.block.pos_w
+        xp, pos = self.xp, self.block.pos_w
         clear = OBSTACLE_RADIUS_M + BLOCK_HALF_M[0] + ROOM_M
-        way = way_round(pos[:, :2], self.goal_pos_w[:, :2], self.obstacle_pos_w[:, :2], clear)
-        tip = np.sqrt(((self.hand.pos_w - pos) ** 2).sum(axis=1))
-        return way + METERS_PER_RAD * np.abs(self.turn) + METERS_PER_TIP_M * tip
+        way = way_round(pos[:, :2], self.goal_pos_w[:, :2], self.obstacle_pos_w[:, :2], clear, xp)
+        tip = xp.sqrt(((self.hand.pos_w - pos) ** 2).sum(axis=1))
+        return way + METERS_PER_RAD * xp.abs(self.turn) + METERS_PER_TIP_M * tip
 
 
-def way_round(start: Array, end: Array, middle: Array, radius_m: float) -> Array:
+def way_round(start: Array, end: Array, middle: Array, radius_m: float, xp: ArrayNamespace = np) -> Array:
     """Length (n,) of the shortest paths from `start` to `end` around discs.
 
     Args:
@@ -202,16 +201,17 @@ def way_round(start: Array, end: Array, middle: Array, radius_m: float) -> Array
         end: (n, 2) end points, treated likewise.
         middle: (n, 2) centres of the discs.
         radius_m: radius of the discs.
+        xp: functions of the arrays.
     """
     a, b = start - middle, end - middle
     # the centre has no nearest point on the rim: any direction will do
-    a_m, b_m = (np.maximum(np.sqrt((v**2).sum(axis=1)), 1e-9) for v in (a, b))
-    angle = np.arccos(np.clip((a * b).sum(axis=1) / (a_m * b_m), -1.0, 1.0))
-    a_rim, b_rim = np.maximum(a_m, radius_m), np.maximum(b_m, radius_m)
-    arc = angle - np.arccos(radius_m / a_rim) - np.arccos(radius_m / b_rim)
-    straight = np.sqrt(np.maximum(a_rim**2 + b_rim**2 - 2 * a_rim * b_rim * np.cos(angle), 0.0))
-    round_it = np.sqrt(a_rim**2 - radius_m**2) + np.sqrt(b_rim**2 - radius_m**2) + radius_m * arc
-    return np.where(arc > 0, round_it, straight)
+    a_m, b_m = (xp.clip(xp.sqrt((v**2).sum(axis=1)), 1e-9, None) for v in (a, b))
+    angle = xp.acos(xp.clip((a * b).sum(axis=1) / (a_m * b_m), -1.0, 1.0))
+    a_rim, b_rim = xp.clip(a_m, radius_m, None), xp.clip(b_m, radius_m, None)
+    arc = angle - xp.acos(radius_m / a_rim) - xp.acos(radius_m / b_rim)
+    straight = xp.sqrt(xp.clip(a_rim**2 + b_rim**2 - 2 * a_rim * b_rim * xp.cos(angle), 0.0, None))
+    round_it = xp.sqrt(a_rim**2 - radius_m**2) + xp.sqrt(b_rim**2 - radius_m**2) + radius_m * arc
+    return xp.where(arc > 0, round_it, straight)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

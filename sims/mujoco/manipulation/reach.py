@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.core import MujocoCore
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.task import Ids, Param, Real
+from robotrl.sims.mujoco.engine.task import Ids, Param, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
 from robotrl.sims.mujoco.manipulation.scene import ArmTask, parameters, scene_mjcf, upright
@@ -23,7 +23,7 @@ from robotrl.sims.mujoco.render.views import AnyView, View
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
 
-Array = NDArray[np.float64]
+Reals = NDArray[np.float64]
 
 TOOL_LENGTH_M = 0.12
 LIMIT_S = 4.0
@@ -94,24 +94,23 @@ class Reach(ArmTask[WorldHand]):
         )
         return scene_mjcf("reach", tool, goal, defaults=looks)
 
-    def bind(self, physics: Physics) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
+        super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
-        self._model = physics.model
-        self.goal_pos_w: Array = physics.batch.bind("mocap_pos")[:, 0]
+        self.goal_pos_w: Array = physics.bind("mocap_pos")[:, 0]
         """(N, 3) goal position, world frame, m."""
-        self._goal_quat: Array = physics.batch.bind("mocap_quat")[:, 0]
-        n = physics.batch.nsim
-        self.delta_w: Array = np.zeros((n, 3))
+        self._goal_quat: Array = physics.bind("mocap_quat")[:, 0]
+        self.delta_w: Array = physics.zeros((3,))
         """(N, 3) from the tip to the goal, m, as last observed."""
-        self.turn: Array = np.zeros(n)
+        self.turn: Array = physics.zeros()
         """(N,) from the tool's yaw to the goal's, rad, within a quarter turn either way, as last observed."""
 
     def params(self) -> dict[str, Param]:
         """Parameters that may be randomized: servo stiffness."""
         return parameters(self._model)
 
-    def plan(self, state_ids: Ids) -> Array:
+    def plan(self, state_ids: Ids) -> Reals:
         """Start states (n, 13): joints (6), position (3) and orientation (4) of the goal."""
         u = counter_rng.uniform(_START_SEED, state_ids, 8)
         low, high = np.asarray(GOAL_LOW_M), np.asarray(GOAL_HIGH_M)
@@ -122,40 +121,42 @@ class Reach(ArmTask[WorldHand]):
         yaw, goal_yaw = np.arctan2(start[:, 1], start[:, 0]) - joint, np.arctan2(goal[:, 1], goal[:, 0]) - goal_joint
         return np.concatenate([pointing_down(start, yaw, TOOL_LENGTH_M), upright(goal, goal_yaw)], axis=1)
 
-    def start(self, env_ids: Ids, plans: Array) -> None:
+    def start(self, env_ids: Array, plans: Reals) -> None:
         """Write start states: the arm at rest, held by its servos."""
-        joints = plans[:, : len(JOINTS)]
-        self.goal_pos_w[env_ids] = plans[:, 6:9]
-        self._goal_quat[env_ids] = plans[:, 9:]
+        found = self._physics.array(plans)
+        joints = found[:, : len(JOINTS)]
+        self.goal_pos_w[env_ids] = found[:, 6:9]
+        self._goal_quat[env_ids] = found[:, 9:]
         self.hand.place(env_ids, joints, joints)
 
-    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+    def observe(self, out: Mapping[str, Array], env_ids: Array) -> None:
         """Write observations; `observation_spec` names the columns."""
-        state, hand = out["state"], self.hand
+        xp, state, hand = self.xp, out["state"], self.hand
         hand.observe(state, env_ids)
         quat = self._goal_quat[env_ids]
-        goal_yaw = 2 * np.arctan2(quat[:, 3], quat[:, 0])
+        goal_yaw = 2 * xp.atan2(quat[:, 3], quat[:, 0])
         # the fork has half-turn symmetry
-        turn = fold(goal_yaw - hand.yaw_w[env_ids], np.pi)
+        turn = fold(goal_yaw - hand.yaw_w[env_ids], np.pi, xp)
         self.turn[env_ids] = turn
         self.delta_w[env_ids] = self.goal_pos_w[env_ids] - hand.pos_w[env_ids]
         at = len(HAND_COLUMNS)
         state[env_ids, at : at + 3] = self.delta_w[env_ids]
-        state[env_ids, at + 3] = np.sin(2 * turn)
-        state[env_ids, at + 4] = np.cos(2 * turn)
+        state[env_ids, at + 3] = xp.sin(2 * turn)
+        state[env_ids, at + 4] = xp.cos(2 * turn)
 
-    def success(self) -> NDArray[np.bool_]:
+    def success(self) -> Array:
         """Success flags (N,): the tool is at rest at the goal."""
         delta, speed = self.delta_w, self.hand.vel_w[:, :3]
         return (
             ((delta**2).sum(axis=1) < SUCCESS_DISTANCE_M**2)
-            & (np.abs(self.turn) < SUCCESS_YAW_RAD)
+            & (self.xp.abs(self.turn) < SUCCESS_YAW_RAD)
             & ((speed**2).sum(axis=1) < SUCCESS_SPEED_MPS**2)
         )
 
     def distance(self) -> Array:
         """Distance to success (N,): metres, plus 5 cm per radian of yaw error."""
-        return np.sqrt((self.delta_w**2).sum(axis=1)) + METERS_PER_RAD * np.abs(self.turn)
+        xp = self.xp
+        return xp.sqrt((self.delta_w**2).sum(axis=1)) + METERS_PER_RAD * xp.abs(self.turn)
 
 
 def make_robot(seed: int) -> SimulatedRobot:

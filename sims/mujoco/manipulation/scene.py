@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import check_number, unknown
-from robotrl.sims.mujoco.engine.physics import Derived, Physics
-from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
+from robotrl.sims.mujoco.engine.physics import Derived
+from robotrl.sims.mujoco.engine.task import Outcome, Param, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import JOINTS, arm_mjcf
 from robotrl.sims.mujoco.manipulation.hand import Hand, WorldHand
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+Reals = NDArray[np.float64]
 HandT = TypeVar("HandT", bound=Hand)
 
 CONTROL_DT_S = 0.05
@@ -40,6 +40,8 @@ MAT = (
 class ArmTask(ABC, Generic[HandT]):
     """Base class of the arm's tasks: ends at success, with a sparse reward and optionally one for progress.
 
+    A task's text runs on either engine: it computes with the functions `xp` of its physics.
+
     Args:
         reward: "sparse" or "shaped".
         limit_s: time limit of an episode, 0.5 to 60 s.
@@ -52,6 +54,9 @@ class ArmTask(ABC, Generic[HandT]):
     substeps = SUBSTEPS
     reads_derived_fields: Derived = "none"
     survival = False
+    ends_early = True
+    xp: ArrayNamespace
+    """Functions of the arrays, set in `bind`."""
     hand: HandT
     """Arm interface, set in the subclass's `bind`."""
 
@@ -62,32 +67,37 @@ class ArmTask(ABC, Generic[HandT]):
         self.shaped = reward == "shaped"
         self.limit_steps = round(limit_s / self.control_dt_s)
 
+    def bind(self, physics: TaskPhysics) -> None:
+        """Store views of the simulations' arrays."""
+        self.xp, self._physics, self._model = physics.xp, physics, physics.model
+        self._no_failure = physics.zeros(dtype=physics.xp.bool)
+
     @abstractmethod
-    def success(self) -> Flags:
+    def success(self) -> Array:
         """Success flags (N,) at the last observation."""
 
-    def failure(self) -> Flags:
+    def failure(self) -> Array:
         """Failure flags (N,) at the last observation: success is no longer possible."""
-        return np.zeros(len(self.hand.pos_w), bool)
+        return self._no_failure
 
     @abstractmethod
     def distance(self) -> Array:
         """Distance to success (N,), m, at the last observation."""
 
-    def memory(self) -> Mapping[str, Array]:
+    def memory(self) -> Mapping[str, NDArray[Any]]:
         """No arrays: the physics state is complete."""
         return {}
 
-    def command(self, actions: Real) -> None:
+    def command(self, actions: Array) -> None:
         """Command Cartesian steps; the workspace box limits the tip."""
         if self.shaped:
             self._distance_before = self.distance()
         self.hand.command(actions)
 
-    def outcome(self, actions: Real) -> Outcome:
+    def outcome(self, actions: Array) -> Outcome:
         """Reward +1 at success; with the shaped reward also the decrease in distance."""
         success = self.success()
-        reward = success.astype(np.float64)
+        reward = self.xp.asarray(success, dtype=self.hand.pos_w.dtype)
         if self.shaped:
             reward += SHAPED_PER_M * (self._distance_before - self.distance())
         return Outcome(reward, success, self.failure())
@@ -99,19 +109,20 @@ class BlockTask(ArmTask[WorldHand]):
     block: FreeBlock
     """The block, set in `bind`."""
 
-    def bind(self, physics: Physics) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
+        super().bind(physics)
         self.block = FreeBlock(physics, "block")
-        self._model = physics.model
+        self._area_low, self._area_high = (physics.array(np.array(corner)) for corner in (AREA_LOW_M, AREA_HIGH_M))
 
     def params(self) -> dict[str, Param]:
         """Parameters that may be randomized: all friction, the block's mass, servo stiffness."""
         return parameters(self._model, "block")
 
-    def failure(self) -> Flags:
+    def failure(self) -> Array:
         """Failure flags (N,): the block has left the allowed area."""
         pos = self.block.pos_w[:, :2]
-        outside = (pos < AREA_LOW_M) | (pos > AREA_HIGH_M)
+        outside = (pos < self._area_low) | (pos > self._area_high)
         return outside[:, 0] | outside[:, 1]
 
 
@@ -162,27 +173,28 @@ class FreeBlock:
         joint: name of its free joint.
     """
 
-    def __init__(self, physics: Physics, joint: str) -> None:
-        model, batch = physics.model, physics.batch
+    def __init__(self, physics: TaskPhysics, joint: str) -> None:
+        model, self._xp = physics.model, physics.xp
+        qpos, qvel = physics.bind("qpos"), physics.bind("qvel")
         place = int(model.joint(joint).qposadr[0])
         speed = int(model.joint(joint).dofadr[0])
-        self.pos_w: Array = batch.bind("qpos")[:, place : place + 3]
+        self.pos_w: Array = qpos[:, place : place + 3]
         """(N, 3) position of the centre, world frame, m."""
-        self.vel_w: Array = batch.bind("qvel")[:, speed : speed + 3]
+        self.vel_w: Array = qvel[:, speed : speed + 3]
         """(N, 3) linear velocity, world frame, m/s."""
-        self._quat: Array = batch.bind("qpos")[:, place + 3 : place + 7]
+        self._quat: Array = qpos[:, place + 3 : place + 7]
 
-    def yaw_w(self, env_ids: Ids | slice) -> Array:
+    def yaw_w(self, env_ids: Array) -> Array:
         """Yaw (n,), rad, of one of its sides seen from above; meaningful modulo a quarter turn."""
-        w, x, y, z = self._quat[env_ids].T
-        first = np.array([1 - 2 * (y * y + z * z), 2 * (x * y + w * z)])
-        second = np.array([2 * (x * y - w * z), 1 - 2 * (x * x + z * z)])
+        xp, (w, x, y, z) = self._xp, self._quat[env_ids].T
+        first = xp.stack([1 - 2 * (y * y + z * z), 2 * (x * y + w * z)])
+        second = xp.stack([2 * (x * y - w * z), 1 - 2 * (x * x + z * z)])
         # of two perpendicular axes, at least one is closer to horizontal than to vertical
         level = (first**2).sum(axis=0) > 0.4
-        return np.where(level, np.arctan2(first[1], first[0]), np.arctan2(second[1], second[0]))
+        return xp.where(level, xp.atan2(first[1], first[0]), xp.atan2(second[1], second[0]))
 
 
-def upright(pos_w: Array, yaw_rad: Array) -> Array:
+def upright(pos_w: Reals, yaw_rad: Reals) -> Reals:
     """Free-joint coordinates (n, 7) of upright bodies with positions (n, 3) and yaws (n,)."""
     out = np.zeros((len(pos_w), 7))
     out[:, :3] = pos_w

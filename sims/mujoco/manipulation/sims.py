@@ -19,6 +19,7 @@ from robotrl.sims.mujoco.manipulation.push import Push
 from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
 from robotrl.sims.mujoco.manipulation.reach import Reach
 from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
+from robotrl.sims.mujoco.warp.sim import MeasuredWarpSim
 from robotrl.spec import TrainDefaults
 
 TRAIN_DEFAULTS = TrainDefaults({"sim.num_envs": 96, "algo.critic_warmup_env_steps": 15_360})
@@ -36,7 +37,7 @@ class PegInsertCfg(MujocoCfg):
     limit_s: float = peg_insert.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> ExpertSim:
+    def build(self, num_envs: int, seed: int) -> ExpertSim | MeasuredWarpSim:
         """Build the batched sim.
 
         Args:
@@ -46,8 +47,10 @@ class PegInsertCfg(MujocoCfg):
         Raises:
             ConfigError: a value out of range, with what was expected.
         """
-        core = self.core(PegInsert(self.reward, self.clearance_m, self.limit_s), num_envs, seed)
-        return self.with_images(ExpertSim(core, PegExpert))
+        task = PegInsert(self.reward, self.clearance_m, self.limit_s)
+        if self.on_warp():
+            return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
+        return self.with_images(ExpertSim(self.core(task, num_envs, seed), PegExpert))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ class PickPlaceCfg(MujocoCfg):
     limit_s: float = pick_place.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> ExpertSim:
+    def build(self, num_envs: int, seed: int) -> ExpertSim | MeasuredWarpSim:
         """Build the batched sim.
 
         Args:
@@ -70,8 +73,10 @@ class PickPlaceCfg(MujocoCfg):
         Raises:
             ConfigError: a value out of range, with what was expected.
         """
-        core = self.core(PickPlace(self.reward, self.limit_s), num_envs, seed)
-        return self.with_images(ExpertSim(core, PickPlaceExpert))
+        task = PickPlace(self.reward, self.limit_s)
+        if self.on_warp():
+            return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
+        return self.with_images(ExpertSim(self.core(task, num_envs, seed), PickPlaceExpert))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,7 @@ class PushCfg(MujocoCfg):
     limit_s: float = push.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> PushSim:
+    def build(self, num_envs: int, seed: int) -> PushSim | MeasuredWarpSim:
         """Build the batched sim.
 
         Args:
@@ -94,8 +99,10 @@ class PushCfg(MujocoCfg):
         Raises:
             ConfigError: a value out of range, with what was expected.
         """
-        core = self.core(Push(self.reward, self.limit_s), num_envs, seed)
-        return self.with_images(PushSim(core, PushExpert))
+        task = Push(self.reward, self.limit_s)
+        if self.on_warp():
+            return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
+        return self.with_images(PushSim(self.core(task, num_envs, seed), PushExpert))
 
 
 class PushSim(ExpertSim):
@@ -121,7 +128,7 @@ class ReachCfg(MujocoCfg):
     limit_s: float = reach.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> ExpertSim:
+    def build(self, num_envs: int, seed: int) -> ExpertSim | MeasuredWarpSim:
         """Build the batched sim.
 
         Args:
@@ -131,5 +138,7 @@ class ReachCfg(MujocoCfg):
         Raises:
             ConfigError: a value out of range, with what was expected.
         """
-        core = self.core(Reach(self.reward, self.limit_s), num_envs, seed)
-        return self.with_images(ExpertSim(core, ReachExpert))
+        task = Reach(self.reward, self.limit_s)
+        if self.on_warp():
+            return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
+        return self.with_images(ExpertSim(self.core(task, num_envs, seed), ReachExpert))

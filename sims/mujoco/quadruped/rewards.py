@@ -1,7 +1,8 @@
 """Reward terms of `mujoco/quadruped-velocity` as pure functions of batched arrays, and their scales.
 
 The terms follow Rudin et al. 2022 ("Learning to walk in minutes using massively parallel deep reinforcement learning").
-Each returns (N,). The reward of a step is the sum of scale times term, times the control period: scales are per second.
+Each returns (N,), and computes with the array functions `xp`. The reward of a step is the sum of scale times term,
+times the control period: scales are per second.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
 
 TRACKING_VARIANCE = 0.25
 """Squared error, in (m/s)^2 or (rad/s)^2, at which a tracking term is 1/e."""
@@ -51,34 +50,35 @@ class RewardScales:
     termination: float = -50.0
 
 
-def tracking(error_squared: Array) -> Array:
+def tracking(error_squared: Array, xp: ArrayNamespace = np) -> Array:
     """Tracking reward exp(-error^2 / `TRACKING_VARIANCE`), from 0 to 1."""
-    return np.exp(error_squared / -TRACKING_VARIANCE)
+    return xp.exp(error_squared / -TRACKING_VARIANCE)
 
 
-def sum_squares(values: Array) -> Array:
+def sum_squares(values: Array, xp: ArrayNamespace = np) -> Array:
     """Sum of squares (N,) of values (N, k), such as torques, accelerations or action differences."""
-    return np.einsum("nk,nk->n", values, values)
+    return xp.einsum("nk,nk->n", values, values)
 
 
-def asks_to_stand(command: Array) -> Mask:
+def asks_to_stand(command: Array, xp: ArrayNamespace = np) -> Array:
     """Flags (N,) of commands (N, 3) that are (nearly) zero."""
-    return sum_squares(command) < STANDING_COMMAND**2
+    return sum_squares(command, xp) < STANDING_COMMAND**2
 
 
-def air_time(seconds: Array, landed: Mask, standing: Mask) -> Array:
+def air_time(seconds: Array, landed: Array, standing: Array, xp: ArrayNamespace = np) -> Array:
     """Air time, s, of the swings that end now, above `AIR_TIME_S` and up to `AIR_TIME_LIMIT_S`; 0 while standing.
 
     Args:
         seconds: (N, 4) time in the air of each foot, s.
         landed: (N, 4) flags of feet that have just touched down.
         standing: (N,) flags of zero commands, see `asks_to_stand`.
+        xp: functions of the arrays.
     """
-    gain = np.clip(seconds, AIR_TIME_S, AIR_TIME_LIMIT_S) - AIR_TIME_S
+    gain = xp.clip(seconds, AIR_TIME_S, AIR_TIME_LIMIT_S) - AIR_TIME_S
     return (gain * landed).sum(axis=1) * ~standing
 
 
-def trot(seconds: Array, contact: Mask, standing: Mask) -> Array:
+def trot(seconds: Array, contact: Array, standing: Array) -> Array:
     """Trot reward: 1 while exactly one diagonal pair of feet swings, `ONE_FOOT` for a single foot; 0 while standing.
 
     A foot counts as swinging for at most `AIR_TIME_LIMIT_S`, so holding it up is not rewarded. Without this term the
@@ -97,21 +97,22 @@ def trot(seconds: Array, contact: Mask, standing: Mask) -> Array:
     return ((count == 2) & pair) * (1.0 * ~standing) + ONE_FOOT * (one & ~standing)
 
 
-def foot_slip(velocity_w: Array, contact: Mask) -> Array:
+def foot_slip(velocity_w: Array, contact: Array) -> Array:
     """Sum (N,) of the squared horizontal speeds of feet on the ground; velocities (N, 4, 3), contacts (N, 4)."""
     horizontal = velocity_w[:, :, 0] ** 2 + velocity_w[:, :, 1] ** 2
     return (horizontal * contact).sum(axis=1)
 
 
-def joint_limit(position: Array, low: Array, high: Array) -> Array:
+def joint_limit(position: Array, low: Array, high: Array, xp: ArrayNamespace = np) -> Array:
     """Sum (N,) of the joints' excursions beyond their soft ranges, rad.
 
     Args:
         position: (N, 12) joint angles.
         low: (12,) soft lower limits, see `soft_range`.
         high: (12,) soft upper limits.
+        xp: functions of the arrays.
     """
-    return (np.maximum(low - position, 0) + np.maximum(position - high, 0)).sum(axis=1)
+    return (xp.clip(low - position, 0, None) + xp.clip(position - high, 0, None)).sum(axis=1)
 
 
 def soft_range(low: Array, high: Array) -> tuple[Array, Array]:
@@ -120,6 +121,6 @@ def soft_range(low: Array, high: Array) -> tuple[Array, Array]:
     return middle - half, middle + half
 
 
-def stand_still(offset: Array, standing: Mask) -> Array:
+def stand_still(offset: Array, standing: Array, xp: ArrayNamespace = np) -> Array:
     """Sum (N,) of the absolute joint offsets (N, 12) from the default pose, rad; 0 unless the command is zero."""
-    return np.abs(offset).sum(axis=1) * standing
+    return xp.abs(offset).sum(axis=1) * standing

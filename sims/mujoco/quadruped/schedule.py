@@ -5,15 +5,13 @@ No random generator has to be stored: a restored sim, another process and a subs
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
 from robotrl.sims.mujoco.engine.task import Ids
-
-Array = NDArray[np.float64]
 
 STEP_BITS = 24
 """Maximum number of steps per start id, as a power of two."""
@@ -44,35 +42,69 @@ class PushScheduleCfg(NamedTuple):
     """Control steps between two pushes; the time of the first depends on the start id."""
 
 
-def draw(seed: int, ids: Ids, steps: Ids, streams: int) -> Array:
-    """Uniform random numbers (n, streams) in [0, 1) for (start id, step) pairs."""
-    return counter_rng.uniform(seed, (ids << STEP_BITS) + steps, streams)
+class Draws(Protocol):
+    """Where numbers are drawn: on the host, or by a `TaskPhysics` on its device."""
+
+    @property
+    def xp(self) -> ArrayNamespace:
+        """Functions of its arrays."""
+        ...
+
+    def uniform(self, seed: int, index: Array, streams: int) -> Array:
+        """Numbers (n, streams) of `counter_rng.uniform`, float64."""
+        ...
 
 
-def commands(cfg: CommandCfg, ids: Ids, steps: Ids) -> Array:
-    """Commands (n, 3) at the given steps: forward and leftward velocity in m/s, yaw rate in rad/s, trunk frame."""
-    u = draw(_COMMAND_SEED, ids, steps // cfg.period_steps, 4)
-    speed, angle = cfg.speed_mps * np.sqrt(u[:, 0]), 2 * np.pi * u[:, 1]
-    out = np.stack([speed * np.cos(angle), speed * np.sin(angle), cfg.yaw_rad_s * (2 * u[:, 2] - 1)], axis=1)
-    out[u[:, 3] < cfg.standing] = 0
-    return out
+class HostDraws:
+    """Draws on the host."""
+
+    xp: ArrayNamespace = np
+
+    def uniform(self, seed: int, index: Ids, streams: int) -> Array:
+        """See `counter_rng.uniform`."""
+        return counter_rng.uniform(seed, index, streams)
+
+
+HOST = HostDraws()
+
+
+def draw(seed: int, ids: Array, steps: Array, streams: int, on: Draws = HOST) -> Array:
+    """Uniform random numbers (n, streams) in [0, 1), float64, for (start id, step) pairs."""
+    return on.uniform(seed, (ids << STEP_BITS) + steps, streams)
+
+
+def commands(cfg: CommandCfg, ids: Array, steps: Array, on: Draws = HOST) -> Array:
+    """Commands (n, 3), float64, at the given steps: forward and leftward velocity in m/s, yaw rate in rad/s.
+
+    The frame is the trunk's.
+    """
+    u = draw(_COMMAND_SEED, ids, steps // cfg.period_steps, 4, on)
+    out = _planar(cfg.speed_mps, cfg.yaw_rad_s, u, on.xp)
+    return on.xp.where((u[:, 3] < cfg.standing)[:, None], 0.0, out)
+
+
+def _planar(speed_mps: float, yaw_rad_s: float, u: Array, xp: ArrayNamespace) -> Array:
+    """Planar velocities (n, 3) from uniform numbers (n, 3 or more): uniform on a disc, and a uniform yaw rate."""
+    speed, angle = speed_mps * xp.sqrt(u[:, 0]), 2 * np.pi * u[:, 1]
+    return xp.stack([speed * xp.cos(angle), speed * xp.sin(angle), yaw_rad_s * (2 * u[:, 2] - 1)], axis=1)
 
 
 def push_offsets(cfg: PushScheduleCfg, ids: Ids) -> Ids:
-    """Offsets (n,), in steps, by which the pushes of each start come early."""
+    """Offsets (n,), on the host, in steps, by which the pushes of each start come early."""
     return (counter_rng.uniform(_PUSH_TIME_SEED, ids, 1)[:, 0] * cfg.period_steps).astype(np.int64)
 
 
-def pushes(cfg: PushScheduleCfg, ids: Ids, steps: Ids) -> Array:
-    """Pushes (n, 3) of starts due at these steps: changes of world x and y velocity, m/s, and yaw rate, rad/s."""
-    u = draw(_PUSH_SEED, ids, steps, 3)
-    speed, angle = cfg.speed_mps * np.sqrt(u[:, 0]), 2 * np.pi * u[:, 1]
-    return np.stack([speed * np.cos(angle), speed * np.sin(angle), cfg.yaw_rad_s * (2 * u[:, 2] - 1)], axis=1)
+def pushes(cfg: PushScheduleCfg, ids: Array, steps: Array, on: Draws = HOST) -> Array:
+    """Pushes (n, 3), float64, of starts due at these steps.
+
+    They are changes of world x and y velocity, m/s, and yaw rate, rad/s.
+    """
+    return _planar(cfg.speed_mps, cfg.yaw_rad_s, draw(_PUSH_SEED, ids, steps, 3, on), on.xp)
 
 
-def noise(amplitudes: Array, ids: Ids, steps: Ids) -> Array:
-    """Measurement noise (n, k), uniform in plus or minus the amplitudes (k,)."""
-    out = draw(_NOISE_SEED, ids, steps, len(amplitudes))
+def noise(amplitudes: Array, ids: Array, steps: Array, on: Draws = HOST) -> Array:
+    """Measurement noise (n, k), float64, uniform in plus or minus the amplitudes (k,)."""
+    out = draw(_NOISE_SEED, ids, steps, len(amplitudes), on)
     out -= 0.5
     out *= 2 * amplitudes
     return out

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.fn.random import counter_rng
-from robotrl.sims.mujoco.engine.physics import Derived, Physics
-from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, Real
+from robotrl.sims.mujoco.engine.arrays import Array
+from robotrl.sims.mujoco.engine.physics import Derived
+from robotrl.sims.mujoco.engine.task import Ids, Outcome, Param, TaskPhysics
 from robotrl.sims.mujoco.quadruped import rewards, robot, schedule
 from robotrl.sims.mujoco.quadruped.rewards import RewardScales
 from robotrl.sims.mujoco.quadruped.schedule import CommandCfg, PushScheduleCfg
@@ -23,7 +24,7 @@ from robotrl.sims.mujoco.quadruped.terrain import Terrain
 from robotrl.sims.mujoco.render.views import AnyView, Raster, View
 from robotrl.spec import Spec
 
-Array = NDArray[np.float64]
+Reals = NDArray[np.float64]
 
 CONTROL_DT_S = robot.PHYSICS_DT_S * robot.SUBSTEPS
 NOISE = {"trunk_rate": 0.2, "gravity": 0.05, "joint_pos": 0.01, "joint_vel": 0.5}
@@ -90,10 +91,7 @@ class QuadrupedVelocity:
         self._noisy = noise > 0
         widths = {"trunk_rate": 3, "gravity": 3, "joint_pos": 12, "joint_vel": 12}
         self._amplitudes = noise * np.concatenate([np.full(width, NOISE[name]) for name, width in widths.items()])
-        self._scales = np.array([value for value in asdict(scales).values()]) * CONTROL_DT_S
-        self._default = np.array(robot.default_pose_rad())
-        low, high = (np.array(side) for side in zip(*robot.joint_range_rad(), strict=True))
-        self._soft_low, self._soft_high = rewards.soft_range(low, high)
+        self._scales: list[float] = (np.array([*asdict(scales).values()]) * CONTROL_DT_S).tolist()
         self.observation_spec = {"state": _state_spec(), "privileged": _privileged_spec()}
         self.robot = robot.robot_card(self.observation_spec["state"].names)
         self.action_spec = Spec(
@@ -108,41 +106,54 @@ class QuadrupedVelocity:
         """MJCF of robot and terrain."""
         return robot.mjcf(self.terrain.geoms, self.terrain.assets)
 
-    def bind(self, physics: Physics) -> None:
+    @property
+    def ends_early(self) -> bool:
+        """True if a fall ends an episode before the time limit."""
+        return self._end_on_fall
+
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
-        batch, model, n = physics.batch, physics.model, physics.batch.nsim
-        self._model = model
-        self._qpos: Array = batch.bind("qpos")
-        self._qvel: Array = batch.bind("qvel")
+        model, n, xp = physics.model, physics.num_envs, physics.xp
+        self._physics, self._model, self._xp = physics, model, xp
+        self._qpos: Array = physics.bind("qpos")
+        self._qvel: Array = physics.bind("qvel")
         self._ctrl: Array = physics.ctrl
-        self._time: Array = batch.bind("time")
-        self._warmstart: Array = batch.bind("qacc_warmstart")
-        self._history: Array = batch.bind("history")
-        self._force: Array = batch.bind("actuator_force")
-        sensors: Array = batch.bind("sensordata")
+        self._time: Array = physics.bind("time")
+        self._warmstart: Array = physics.bind("qacc_warmstart")
+        self._history: Array = physics.bind("history")
+        self._force: Array = physics.field("actuator_force")
+        sensors: Array = physics.field("sensordata")
         self._rate_b, self._up_b, self._velocity_b = sensors[:, 0:3], sensors[:, 3:6], sensors[:, 6:9]
         self._points_w = sensors[:, 9:33].reshape(n, 8, 3)
         """(N, 8, 3) positions of feet, then knees."""
         self._foot_velocity_w = sensors[:, 33:45].reshape(n, 4, 3)
         self._random = self._physical(physics)
-        self._start_history = _start_history(model, self._default)
+        self._ground = self.terrain.on(physics)
+        default = np.array(robot.default_pose_rad())
+        low, high = (np.array(side) for side in zip(*robot.joint_range_rad(), strict=True))
+        self._default = physics.array(default)
+        self._soft_low, self._soft_high = map(physics.array, rewards.soft_range(low, high))
+        self._trunk_half = physics.array(np.array(robot.TRUNK_HALF_M))
+        self._noise = physics.array(self._amplitudes)
+        self._start_history = physics.array(_start_history(model, default))
 
-        self.steps: Ids = np.zeros(n, np.int64)
-        self.ids: Ids = np.zeros(n, np.int64)
-        self.commands: Array = np.zeros((n, 3))
-        self._action: Array = np.zeros((n, 12))
-        self._air_s: Array = np.zeros((n, 4))
-        self._push_offset: Ids = np.zeros(n, np.int64)
+        self.steps: Array = physics.zeros(dtype=xp.int64)
+        self.ids: Array = physics.zeros(dtype=xp.int64)
+        self.commands: Array = physics.zeros((3,))
+        self._action: Array = physics.zeros((12,))
+        self._air_s: Array = physics.zeros((4,))
+        self._push_offset: Array = physics.zeros(dtype=xp.int64)
         # values from before the current control step
-        self._command_before: Array = np.zeros((n, 3))
-        self._action_before: Array = np.zeros((n, 12))
-        self._joint_vel_before: Array = np.zeros((n, 12))
-        self.terms: Array = np.zeros((len(TERMS), n))
+        self._command_before: Array = physics.zeros((3,))
+        self._action_before: Array = physics.zeros((12,))
+        self._joint_vel_before: Array = physics.zeros((12,))
+        self._nothing = physics.zeros(dtype=xp.bool)
+        self.terms: Array = xp.zeros((len(TERMS), n), dtype=self._qpos.dtype, device=self._qpos.device)
         """Scaled reward terms of the last step, one row per name in `TERMS`."""
 
-    def _physical(self, physics: Physics) -> list[tuple[Array, float]]:
+    def _physical(self, physics: TaskPhysics) -> list[tuple[Array, float]]:
         """Live columns (N,) of the randomized parameters, with nominal values, in the order of the privileged spec."""
-        model, expand = physics.model, physics.batch.expand
+        model, expand = physics.model, physics.parameter
         foot, trunk = int(model.geom("FR_foot").id), int(model.body("trunk").id)
         return [
             (expand("geom_friction")[:, foot, 0], float(model.geom_friction[foot, 0])),
@@ -179,7 +190,7 @@ class QuadrupedVelocity:
             ),
         }
 
-    def plan(self, state_ids: Ids) -> Array:
+    def plan(self, state_ids: Ids) -> Reals:
         """Start states (n, 23): id, position (3), yaw, joint offsets (12), velocities (6)."""
         u = counter_rng.uniform(_START_SEED, state_ids, 23)
         plan = np.zeros((len(u), 23))
@@ -191,66 +202,71 @@ class QuadrupedVelocity:
         plan[:, 17:23] = 0.6 * (u[:, 17:23] - 0.5)
         return plan
 
-    def _highest(self, x: Array, y: Array) -> Array:
+    def _highest(self, x: Reals, y: Reals) -> Reals:
         """Highest ground under a standing robot, for any heading."""
         offsets = np.linspace(-0.35, 0.35, 8)
         dx, dy = (grid.ravel() for grid in np.meshgrid(offsets, offsets))
         return self.terrain.height(x[:, None] + dx, y[:, None] + dy).max(axis=1)
 
-    def start(self, env_ids: Ids, plans: Array) -> None:
+    def start(self, env_ids: Array, plans: Reals) -> None:
         """Write start states: near the default pose, held by the motors."""
-        ids = plans[:, 0].astype(np.int64)
-        self._qpos[env_ids, 0:3] = plans[:, 1:4]
-        self._qpos[env_ids, 3] = np.cos(plans[:, 4] / 2)
-        self._qpos[env_ids, 4:6] = 0
-        self._qpos[env_ids, 6] = np.sin(plans[:, 4] / 2)
-        self._qpos[env_ids, 7:] = self._default + plans[:, 5:17]
-        self._qvel[env_ids, :6] = plans[:, 17:23]
-        self._qvel[env_ids, 6:] = 0
+        array, ids = self._physics.array, plans[:, 0].astype(np.int64)
+        qpos, qvel = np.zeros((len(plans), 19)), np.zeros((len(plans), 18))
+        qpos[:, 0:3] = plans[:, 1:4]
+        qpos[:, 3] = np.cos(plans[:, 4] / 2)
+        qpos[:, 6] = np.sin(plans[:, 4] / 2)
+        qpos[:, 7:] = np.array(robot.default_pose_rad()) + plans[:, 5:17]
+        qvel[:, :6] = plans[:, 17:23]
+        self._qpos[env_ids], self._qvel[env_ids] = array(qpos), array(qvel)
         self._warmstart[env_ids] = 0
         self._time[env_ids] = 0
         self._ctrl[env_ids] = self._default
         self._history[env_ids] = self._start_history
         self.steps[env_ids] = 0
-        self.ids[env_ids] = ids
-        self.commands[env_ids] = schedule.commands(self.command_cfg, ids, np.zeros_like(ids))
+        self.ids[env_ids] = array(ids)
+        self.commands[env_ids] = array(schedule.commands(self.command_cfg, ids, np.zeros_like(ids)))
         self._action[env_ids] = 0
         self._air_s[env_ids] = 0
-        self._push_offset[env_ids] = schedule.push_offsets(self.push_cfg, ids)
+        self._push_offset[env_ids] = array(schedule.push_offsets(self.push_cfg, ids))
 
-    def command(self, actions: Real) -> None:
+    def command(self, actions: Array) -> None:
         """Set joint targets, apply pushes and advance the command schedule."""
         self._action_before[:] = self._action
         self._action[:] = actions
-        np.multiply(self._action, robot.ACTION_SCALE_RAD, out=self._ctrl)
+        self._ctrl[:] = self._action * robot.ACTION_SCALE_RAD
         self._ctrl += self._default
         self._push()
         self._joint_vel_before[:] = self._qvel[:, 6:]
         self._command_before[:] = self.commands
         self.steps += 1
-        changed = np.flatnonzero(self.steps % self.command_cfg.period_steps == 0)
-        if len(changed):
-            self.commands[changed] = schedule.commands(self.command_cfg, self.ids[changed], self.steps[changed])
+        due = self.steps % self.command_cfg.period_steps == 0
+        rows = self._physics.some(due)
+        if rows is not None:
+            new = schedule.commands(self.command_cfg, self.ids[rows], self.steps[rows], self._physics)
+            self.commands[rows] = self._xp.where(due[rows][:, None], new, self.commands[rows])
 
     def _push(self) -> None:
         if not self.push_cfg.speed_mps and not self.push_cfg.yaw_rad_s:
             return
         due = (self.steps + self._push_offset) % self.push_cfg.period_steps == 0
-        pushed = np.flatnonzero(due & (self.steps > 0))
-        if len(pushed):
-            kick = schedule.pushes(self.push_cfg, self.ids[pushed], self.steps[pushed])
-            self._qvel[pushed, 0:2] += kick[:, 0:2]
-            self._qvel[pushed, 5] += kick[:, 2]
+        due = due & (self.steps > 0)
+        rows = self._physics.some(due)
+        if rows is not None:
+            kick = schedule.pushes(self.push_cfg, self.ids[rows], self.steps[rows], self._physics)
+            kick = self._xp.where(due[rows][:, None], kick, 0.0)
+            self._qvel[rows, 0:2] += kick[:, 0:2]
+            self._qvel[rows, 5] += kick[:, 2]
 
-    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+    def observe(self, out: Mapping[str, Array], env_ids: Array) -> None:
         """Write observations; see `_state_spec` and `_privileged_spec` for the columns."""
-        measured = np.empty((len(self.steps[env_ids]), 30))
-        measured[:, 0:3] = self._rate_b[env_ids]
-        np.negative(self._up_b[env_ids], out=measured[:, 3:6])
-        np.subtract(self._qpos[env_ids, 7:], self._default, out=measured[:, 6:18])
+        qpos, rate = self._qpos[env_ids], self._rate_b[env_ids]
+        measured = self._xp.empty((len(qpos), 30), dtype=qpos.dtype, device=qpos.device)
+        measured[:, 0:3] = rate
+        measured[:, 3:6] = -self._up_b[env_ids]
+        measured[:, 6:18] = qpos[:, 7:] - self._default
         measured[:, 18:30] = self._qvel[env_ids, 6:]
         if self._noisy:
-            measured += schedule.noise(self._amplitudes, self.ids[env_ids], self.steps[env_ids])
+            measured += schedule.noise(self._noise, self.ids[env_ids], self.steps[env_ids], self._physics)
         state = out["state"]
         state[env_ids, 0:6] = measured[:, 0:6]
         state[env_ids, 6:9] = self.commands[env_ids]
@@ -258,68 +274,67 @@ class QuadrupedVelocity:
         state[env_ids, 33:45] = self._action[env_ids]
         privileged = out["privileged"]
         privileged[env_ids, 0:3] = self._velocity_b[env_ids]
-        privileged[env_ids, 3:6] = self._rate_b[env_ids]
+        privileged[env_ids, 3:6] = rate
         privileged[env_ids, 6:9] = -self._up_b[env_ids]
         privileged[env_ids, 9] = self._height(env_ids)
-        privileged[env_ids, 10:14] = self._clearance(env_ids, slice(0, 4)) < CONTACT_M + robot.FOOT_RADIUS_M
+        privileged[env_ids, 10:14] = 1.0 * (self._clearance(env_ids, slice(0, 4)) < CONTACT_M + robot.FOOT_RADIUS_M)
         for column, (values, nominal) in enumerate(self._random, start=14):
             privileged[env_ids, column] = values[env_ids] / nominal
 
-    def _height(self, env_ids: Ids | slice) -> Array:
+    def _height(self, env_ids: Array) -> Array:
         """Height (n,), m, of the trunk's centre over the ground below it."""
         qpos = self._qpos[env_ids]
-        return qpos[:, 2] - self.terrain.height(qpos[:, 0], qpos[:, 1])
+        return qpos[:, 2] - self._ground.height(qpos[:, 0], qpos[:, 1])
 
-    def _clearance(self, env_ids: Ids | slice, points: slice) -> Array:
+    def _clearance(self, env_ids: Array, points: slice) -> Array:
         """Height (n, k), m, of the centres of feet or knees over the ground below them."""
         at = self._points_w[env_ids][:, points]
-        return at[:, :, 2] - self.terrain.height(at[:, :, 0], at[:, :, 1])
+        return at[:, :, 2] - self._ground.height(at[:, :, 0], at[:, :, 1])
 
-    def _fallen(self, height: Array) -> NDArray[np.bool_]:
+    def _fallen(self, height: Array) -> Array:
         """Flags (N,) of envs where the trunk touches the ground or the robot has tipped over."""
-        lowest = height - np.abs(self._up_b) @ np.array(robot.TRUNK_HALF_M)
+        lowest = height - self._xp.abs(self._up_b) @ self._trunk_half
         return (lowest < CONTACT_M) | (self._up_b[:, 2] < -FALLEN_GRAVITY_Z)
 
-    def outcome(self, actions: Real) -> Outcome:
+    def outcome(self, actions: Array) -> Outcome:
         """Reward (sum of the scaled terms) and failure (fall) of the last step."""
         del actions
-        every = slice(None)
+        xp, every = self._xp, slice(None)
         height, clearance = self._height(every), self._clearance(every, every)
         fallen = self._fallen(height)
         contact = clearance[:, :4] < CONTACT_M + robot.FOOT_RADIUS_M
         command = self._command_before
-        standing = rewards.asks_to_stand(command)
+        standing = rewards.asks_to_stand(command, xp)
         self._air_s += CONTROL_DT_S
         landed = contact & (self._air_s > 1.5 * CONTROL_DT_S)
         offset = self._qpos[:, 7:] - self._default
         velocity, rate, up = self._velocity_b, self._rate_b, self._up_b
         values = (
-            rewards.tracking(rewards.sum_squares(command[:, :2] - velocity[:, :2])),
-            rewards.tracking((command[:, 2] - rate[:, 2]) ** 2),
+            rewards.tracking(rewards.sum_squares(command[:, :2] - velocity[:, :2], xp), xp),
+            rewards.tracking((command[:, 2] - rate[:, 2]) ** 2, xp),
             velocity[:, 2] ** 2,
-            rewards.sum_squares(rate[:, :2]),
-            rewards.sum_squares(up[:, :2]),
+            rewards.sum_squares(rate[:, :2], xp),
+            rewards.sum_squares(up[:, :2], xp),
             (height - robot.STAND_HEIGHT_M) ** 2,
-            rewards.sum_squares(self._force),
-            rewards.sum_squares((self._qvel[:, 6:] - self._joint_vel_before) / CONTROL_DT_S),
-            rewards.sum_squares(self._action - self._action_before),
-            rewards.air_time(self._air_s, landed, standing),
+            rewards.sum_squares(self._force, xp),
+            rewards.sum_squares((self._qvel[:, 6:] - self._joint_vel_before) / CONTROL_DT_S, xp),
+            rewards.sum_squares(self._action - self._action_before, xp),
+            rewards.air_time(self._air_s, landed, standing, xp),
             rewards.trot(self._air_s, contact, standing),
             rewards.foot_slip(self._foot_velocity_w, contact),
             (clearance[:, 4:] < CONTACT_M + robot.KNEE_RADIUS_M).sum(axis=1),
-            rewards.joint_limit(self._qpos[:, 7:], self._soft_low, self._soft_high),
-            rewards.sum_squares(offset[:, 0::3]),
-            rewards.stand_still(offset, standing),
+            rewards.joint_limit(self._qpos[:, 7:], self._soft_low, self._soft_high, xp),
+            rewards.sum_squares(offset[:, 0::3], xp),
+            rewards.stand_still(offset, standing, xp),
             fallen & self._end_on_fall,
         )
         for row, value in enumerate(values):
-            np.multiply(value, self._scales[row], out=self.terms[row])
-        self._air_s[contact] = 0
-        nothing = np.zeros(len(fallen), bool)
-        return Outcome(self.terms.sum(axis=0), nothing, fallen if self._end_on_fall else nothing)
+            self.terms[row] = value * self._scales[row]
+        self._air_s *= ~contact
+        return Outcome(self.terms.sum(axis=0), self._nothing, fallen if self._end_on_fall else self._nothing)
 
 
-def _start_history(model: mujoco.MjModel, default: Array) -> Array:
+def _start_history(model: mujoco.MjModel, default: Reals) -> Reals:
     """MuJoCo's command history of motors that have held the default pose for the length of the history."""
     data = mujoco.MjData(model)
     history = np.array(data.history).reshape(model.nu, -1)

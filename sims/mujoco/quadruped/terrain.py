@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from robotrl.errors import unknown
 from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
+from robotrl.sims.mujoco.engine.task import TaskPhysics
 
-Array = NDArray[np.float64]
+Reals = NDArray[np.float64]
 Kind = Literal["flat", "rough", "slopes", "steps"]
 KINDS: tuple[Kind, ...] = ("flat", "rough", "slopes", "steps")
 
@@ -43,24 +45,30 @@ class Terrain(NamedTuple):
     low_y_m: float
     """y of the grid's first row."""
     levels: int
+    xp: ArrayNamespace = np
+    """Functions of the grid's array."""
+
+    def on(self, physics: TaskPhysics) -> Terrain:
+        """The terrain with its grid on the device of a physics."""
+        return self._replace(grid=physics.array(self.grid), xp=physics.xp)
 
     def height(self, x: Array, y: Array) -> Array:
         """Height of the ground under points, in m: bilinear on the grid, 0 beyond it."""
-        if not self.grid.size:
-            return np.zeros(np.shape(x))
-        rows, columns = self.grid.shape
+        xp, (rows, columns) = self.xp, self.grid.shape
+        if not rows:
+            return xp.zeros_like(x)
         u, v = (x - self.low_x_m) / CELL_M, (y - self.low_y_m) / CELL_M
         outside = (u < 0) | (v < 0) | (u > columns - 1) | (v > rows - 1)
-        i = np.clip(u.astype(np.int64), 0, columns - 2)
-        j = np.clip(v.astype(np.int64), 0, rows - 2)
-        a, b = np.clip(u - i, 0, 1), np.clip(v - j, 0, 1)
+        i = xp.clip(xp.asarray(u, dtype=xp.int64), 0, columns - 2)
+        j = xp.clip(xp.asarray(v, dtype=xp.int64), 0, rows - 2)
+        a, b = xp.clip(u - i, 0, 1), xp.clip(v - j, 0, 1)
         lower = self.grid[j, i] * (1 - a) + self.grid[j, i + 1] * a
         upper = self.grid[j + 1, i] * (1 - a) + self.grid[j + 1, i + 1] * a
-        return np.where(outside, 0.0, lower * (1 - b) + upper * b)
+        return xp.where(outside, 0.0, lower * (1 - b) + upper * b)
 
-    def places(self, u: Array) -> Array:
+    def places(self, u: Reals) -> Reals:
         """Start points (n, 2) from uniform numbers (n, 4): a level, a column, and a point near the tile's centre."""
-        if not self.grid.size:
+        if not len(self.grid):
             return np.zeros((len(u), 2))
         level, column = (u[:, 0] * self.levels).astype(np.int64), (u[:, 1] * COLUMNS).astype(np.int64)
         x = self.low_x_m + TILE_M * (level + 0.5) + PLATFORM_M / 2 * (u[:, 2] - 0.5)
@@ -101,12 +109,12 @@ def make_terrain(kind: Kind, levels: int) -> Terrain:
     return Terrain(plane + field, assets, grid, low_x, low_y, levels)
 
 
-def _tile(kind: Kind, difficulty: float, number: int) -> Array:
+def _tile(kind: Kind, difficulty: float, number: int) -> Reals:
     """Heights of one tile, m; 0 along its rim."""
     cells = round(TILE_M / CELL_M)
     axis = np.arange(cells + 1) * CELL_M
     from_rim = np.minimum(axis, TILE_M - axis)
-    rim: Array = np.minimum(from_rim[:, None], from_rim[None, :])
+    rim: Reals = np.minimum(from_rim[:, None], from_rim[None, :])
     if kind == "rough":
         coarse = counter_rng.uniform(_SEED, np.arange(number * 10_000, number * 10_000 + (cells // 2 + 1) ** 2), 1)
         # every coarse value covers a square of two by two cells
@@ -118,7 +126,7 @@ def _tile(kind: Kind, difficulty: float, number: int) -> Array:
     return STEP_RISE_M * difficulty * np.floor(run / STEP_RUN_M + 1e-9)
 
 
-def elevation(model: Any) -> Array:
+def elevation(model: Any) -> Reals:
     """Heights (rows, columns), m, of a model's height field as stored by MuJoCo."""
     rows, columns = int(model.hfield_nrow[0]), int(model.hfield_ncol[0])
     return np.asarray(model.hfield_data).reshape(rows, columns) * float(model.hfield_size[0][2])

@@ -16,7 +16,7 @@ from robotrl.spec import TrainDefaults
 
 if TYPE_CHECKING:
     from robotrl.sims.mujoco.engine.robot import SimulatedRobot
-    from robotrl.sims.mujoco.quadruped.sim import QuadrupedSim
+    from robotrl.sims.mujoco.quadruped.sim import QuadrupedSim, WarpQuadrupedSim
 
 LIMIT_S = 20.0
 COMMAND_PERIOD_S = 5.0
@@ -63,7 +63,7 @@ class QuadrupedCfg(MujocoCfg):
     end_on_fall: bool = True
     """End the episode at a fall."""
 
-    def build(self, num_envs: int, seed: int) -> QuadrupedSim:
+    def build(self, num_envs: int, seed: int) -> QuadrupedSim | WarpQuadrupedSim:
         """Build the batched sim.
 
         Args:
@@ -73,10 +73,12 @@ class QuadrupedCfg(MujocoCfg):
         Raises:
             ConfigError: a value out of range, or an unknown terrain, parameter or term, with what was expected.
         """
-        from robotrl.sims.mujoco.quadruped.sim import QuadrupedSim
+        from robotrl.sims.mujoco.quadruped.sim import QuadrupedSim, WarpQuadrupedSim
 
-        task = self.task()
-        core = self.core(task, num_envs, seed, RANDOMIZATION if self.randomize else {})
+        task, ranges = self.task(), RANDOMIZATION if self.randomize else {}
+        if self.on_warp():
+            return self.warp_sim(WarpQuadrupedSim, task, num_envs, seed, ranges)
+        core = self.core(task, num_envs, seed, ranges)
         return self.with_images(QuadrupedSim(core, task))
 
     def task(self) -> QuadrupedVelocity:

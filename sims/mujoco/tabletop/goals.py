@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
 from robotrl.sims.mujoco.manipulation.hand import fold
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 from robotrl.sims.mujoco.tabletop.language import InstructionFamily, color, is_block
-from robotrl.sims.mujoco.tabletop.layout import (
-    DIRECTIONS_M,
-    HALF_M,
-    MAT_HALF_M,
-    Rows,
-    spot,
-)
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+from robotrl.sims.mujoco.tabletop.layout import HALF_M, MAT_HALF_M, spot, ways
 
 POINT_M = 0.015
 """Pointing: largest horizontal distance of the tip from the object's centre."""
@@ -61,7 +52,7 @@ METERS_PER_TIP_M = 0.5
 class SceneState(NamedTuple):
     """Scene state of N envs; world frame, m, rad, m/s."""
 
-    instruction_ids: Rows
+    instruction_ids: Array
     """(N, 6) instruction, see `layout.TabletopStarts.instruction_ids`."""
     pos: Array
     """(N, 6, 3) positions of the movable objects."""
@@ -79,36 +70,36 @@ class SceneState(NamedTuple):
     """(N, 6, 2) positions of the movable objects at the start."""
     start_yaw: Array
     """(N, 6) yaws of the movable objects at the start."""
-    lifted: Flags
+    lifted: Array
     """(N,) true if the instruction's object has been off the table."""
 
 
-def done(now: SceneState) -> Flags:
+def done(now: SceneState, xp: ArrayNamespace = np) -> Array:
     """Success flags (N,): the instruction is carried out."""
     family, a, b, mat, direction, _ = now.instruction_ids.T
-    every = np.arange(len(family))
+    every = xp.arange(len(family), device=now.pos.device)
     own, other = now.pos[every, a], now.pos[every, b]
     begin = now.start[every, a]
     flat = now.mats[every, mat]
     still = now.speed[every, a] < STILL_MPS
-    free = still & _let_go(now.tip, own)
-    on_table = np.abs(own[:, 2] - HALF_M) < LEVEL_M
+    free = still & _let_go(now.tip, own, xp)
+    on_table = xp.abs(own[:, 2] - HALF_M) < LEVEL_M
     put = free & on_table
     pushed = still & on_table & ~now.lifted
-    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, begin)
-    near = _length(own[:, :2] - goal) < NEAR_M
+    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, begin, xp)
+    near = _length(own[:, :2] - goal, xp) < NEAR_M
 
-    way = DIRECTIONS_M[direction]
+    way = ways(direction, xp)
     gone, apart = own[:, :2] - begin, own[:, :2] - other[:, :2]
-    along, across = (gone * way).sum(axis=1), np.abs(_cross(way, gone))
-    side, aside = (apart * way).sum(axis=1), np.abs(_cross(way, apart))
-    distance = _length(apart)
-    reach = _reach(now.yaw[every, a], a, apart) + _reach(now.yaw[every, b], b, apart)
+    along, across = (gone * way).sum(axis=1), xp.abs(_cross(way, gone))
+    side, aside = (apart * way).sum(axis=1), xp.abs(_cross(way, apart))
+    distance = _length(apart, xp)
+    reach = _reach(now.yaw[every, a], a, apart, xp) + _reach(now.yaw[every, b], b, apart, xp)
     over = now.tip - own
-    undisturbed = _length(gone) < 0.01
+    undisturbed = _length(gone, xp) < 0.01
 
-    tests: dict[InstructionFamily, Flags] = {
-        InstructionFamily.POINT: (_length(over[:, :2]) < POINT_M)
+    tests: dict[InstructionFamily, Array] = {
+        InstructionFamily.POINT: (_length(over[:, :2], xp) < POINT_M)
         & (over[:, 2] > HALF_M + POINT_LOW_M)
         & (over[:, 2] < HALF_M + POINT_HIGH_M)
         & (now.tip_speed < STILL_MPS)
@@ -119,61 +110,61 @@ def done(now: SceneState) -> Flags:
         InstructionFamily.PUT_ON: put & near,
         InstructionFamily.STACK: free
         & (distance < STACKED_M)
-        & (np.abs(own[:, 2] - other[:, 2] - 2 * HALF_M) < LEVEL_M),
+        & (xp.abs(own[:, 2] - other[:, 2] - 2 * HALF_M) < LEVEL_M),
         InstructionFamily.NEXT_TO: put & (distance > NEAR_SIDE_M - 0.004) & (distance < FAR_SIDE_M),
         InstructionFamily.BESIDE: put & (side > NEAR_SIDE_M - 0.004) & (side < FAR_SIDE_M) & (aside < ASIDE_M),
         InstructionFamily.GATHER: pushed & (distance < reach + TOUCHING_M - 2 * HALF_M),
-        InstructionFamily.SORT: put & near & _sorted(now.pos[every, b], now.mats[every, color(b)]),
-        InstructionFamily.CLEAR: put & (np.abs(own[:, :2] - flat).max(axis=1) > MAT_HALF_M + HALF_M),
+        InstructionFamily.SORT: put & near & _sorted(now.pos[every, b], now.mats[every, color(b)], xp),
+        InstructionFamily.CLEAR: put & (xp.max(xp.abs(own[:, :2] - flat), axis=1) > MAT_HALF_M + HALF_M),
         InstructionFamily.TURN: put
-        & (np.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD)) > TURNED_RAD)
-        & (_length(gone) < TURN_DRIFT_M),
+        & (xp.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD, xp)) > TURNED_RAD)
+        & (_length(gone, xp) < TURN_DRIFT_M),
         InstructionFamily.CENTRE: put & near,
     }
-    out = np.zeros(len(family), bool)
+    out = xp.zeros_like(now.lifted)
     for kind, passed in tests.items():
         out |= passed & (family == kind)
     return out
 
 
-def distance(now: SceneState) -> Array:
+def distance(now: SceneState, xp: ArrayNamespace = np) -> Array:
     """Distance to success (N,), m: the object's remaining path plus the weighted distance of the tip to it."""
     family, a, b, mat, _, _ = now.instruction_ids.T
-    every = np.arange(len(family))
+    every = xp.arange(len(family), device=now.pos.device)
     own = now.pos[every, a]
-    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, now.start[every, a])
-    tip = _length(now.tip - own)
-    left = _length(own[:, :2] - goal)
-    left = np.where(family == InstructionFamily.POINT, 0.0, left)
-    left = np.where(family == InstructionFamily.LIFT, np.maximum(LIFT_M + HALF_M - own[:, 2], 0.0), left)
-    left = np.where(family == InstructionFamily.STACK, left + np.abs(own[:, 2] - 3 * HALF_M), left)
-    off_mat = MAT_HALF_M + HALF_M - np.abs(own[:, :2] - now.mats[every, mat]).max(axis=1)
-    left = np.where(family == InstructionFamily.CLEAR, np.maximum(off_mat, 0.0), left)
-    turn = TURNED_RAD - np.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD))
-    left = np.where(family == InstructionFamily.TURN, METERS_PER_RAD * np.maximum(turn, 0.0), left)
-    second = _length(now.pos[every, b, :2] - now.mats[every, color(b)])
-    left = np.where(family == InstructionFamily.SORT, left + second, left)
+    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, now.start[every, a], xp)
+    tip = _length(now.tip - own, xp)
+    left = _length(own[:, :2] - goal, xp)
+    left = xp.where(family == InstructionFamily.POINT, 0.0, left)
+    left = xp.where(family == InstructionFamily.LIFT, xp.clip(LIFT_M + HALF_M - own[:, 2], 0.0, None), left)
+    left = xp.where(family == InstructionFamily.STACK, left + xp.abs(own[:, 2] - 3 * HALF_M), left)
+    off_mat = MAT_HALF_M + HALF_M - xp.max(xp.abs(own[:, :2] - now.mats[every, mat]), axis=1)
+    left = xp.where(family == InstructionFamily.CLEAR, xp.clip(off_mat, 0.0, None), left)
+    turn = TURNED_RAD - xp.abs(fold(now.yaw[every, a] - now.start_yaw[every, a], QUARTER_TURN_RAD, xp))
+    left = xp.where(family == InstructionFamily.TURN, METERS_PER_RAD * xp.clip(turn, 0.0, None), left)
+    second = _length(now.pos[every, b, :2] - now.mats[every, color(b)], xp)
+    left = xp.where(family == InstructionFamily.SORT, left + second, left)
     return left + METERS_PER_TIP_M * tip
 
 
-def _let_go(tip: Array, own: Array) -> Flags:
-    return (tip[:, 2] - own[:, 2] > FREE_M) | (_length(tip[:, :2] - own[:, :2]) > BESIDE_FINGERS_M)
+def _let_go(tip: Array, own: Array, xp: ArrayNamespace) -> Array:
+    return (tip[:, 2] - own[:, 2] > FREE_M) | (_length(tip[:, :2] - own[:, :2], xp) > BESIDE_FINGERS_M)
 
 
-def _sorted(pos: Array, mat: Array) -> Flags:
+def _sorted(pos: Array, mat: Array, xp: ArrayNamespace) -> Array:
     """Flags (N,): the object lies on its mat."""
-    return (_length(pos[:, :2] - mat) < NEAR_M) & (np.abs(pos[:, 2] - HALF_M) < LEVEL_M)
+    return (_length(pos[:, :2] - mat, xp) < NEAR_M) & (xp.abs(pos[:, 2] - HALF_M) < LEVEL_M)
 
 
-def _length(vectors: Array) -> Array:
-    return np.sqrt((vectors**2).sum(axis=-1))
+def _length(vectors: Array, xp: ArrayNamespace) -> Array:
+    return xp.sqrt((vectors**2).sum(axis=-1))
 
 
 def _cross(one: Array, other: Array) -> Array:
     return one[:, 0] * other[:, 1] - one[:, 1] * other[:, 0]
 
 
-def _reach(yaw: Array, movable: Rows, towards: Array) -> Array:
+def _reach(yaw: Array, movable: Array, towards: Array, xp: ArrayNamespace) -> Array:
     """Extent (N,) of an object's outline from its centre in a direction: a can's radius, a block's side or corner."""
-    angle = fold(np.arctan2(towards[:, 1], towards[:, 0]) - yaw, QUARTER_TURN_RAD)
-    return np.where(is_block(movable), HALF_M / np.cos(angle), HALF_M)
+    angle = fold(xp.atan2(towards[:, 1], towards[:, 0]) - yaw, QUARTER_TURN_RAD, xp)
+    return xp.where(is_block(movable), HALF_M / xp.cos(angle), HALF_M)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import check_count, out_of_range
 from robotrl.fn.random import counter_rng
+from robotrl.sims.mujoco.engine import arrays
 from robotrl.sims.mujoco.engine.task import Ids
 from robotrl.sims.mujoco.tabletop.language import (
     MATS,
@@ -177,7 +178,13 @@ def _places(ids: Ids, attempt: int, count: int) -> Array:
     return np.asarray(PLACES_M)[order] + JITTER_M * (2 * jitter - 1)
 
 
-def spot(instruction_ids: Rows, pos: Array, mats: Array, start: Array) -> Array:
+def spot(
+    instruction_ids: arrays.Array,
+    pos: arrays.Array,
+    mats: arrays.Array,
+    start: arrays.Array,
+    xp: arrays.ArrayNamespace = np,
+) -> arrays.Array:
     """Goal position (n, 2) of the instruction's object; its present position if the goal is not a single point.
 
     Args:
@@ -185,24 +192,31 @@ def spot(instruction_ids: Rows, pos: Array, mats: Array, start: Array) -> Array:
         pos: (n, 6, 2) present positions of the movable objects.
         mats: (n, 3, 2) positions of the mats.
         start: (n, 2) position of the instruction's object at the start.
+        xp: functions of the arrays.
     """
     family, a, b, mat, direction, _ = instruction_ids.T
-    every = np.arange(len(instruction_ids))
+    every = xp.arange(len(instruction_ids), device=pos.device)
     own, other = pos[every, a], pos[every, b]
-    goal = own.copy()
     on_mat = (family == InstructionFamily.PUSH_TO) | (family == InstructionFamily.PUT_ON)
-    goal[on_mat] = mats[every, mat][on_mat]
-    sort = family == InstructionFamily.SORT
-    goal[sort] = mats[every, color(a)][sort]
-    way = DIRECTIONS_M[direction]
-    goal = np.where((family == InstructionFamily.PUSH)[:, None], start + PUSH_M * way, goal)
-    goal = np.where((family == InstructionFamily.BESIDE)[:, None], other + BESIDE_M * way, goal)
-    goal = np.where((family == InstructionFamily.STACK)[:, None], other, goal)
-    goal = np.where((family == InstructionFamily.CENTRE)[:, None], MIDDLE_M, goal)
+    goal = xp.where(on_mat[:, None], mats[every, mat], own)
+    goal = xp.where((family == InstructionFamily.SORT)[:, None], mats[every, color(a)], goal)
+    way = ways(direction, xp)
+    goal = xp.where((family == InstructionFamily.PUSH)[:, None], start + PUSH_M * way, goal)
+    goal = xp.where((family == InstructionFamily.BESIDE)[:, None], other + BESIDE_M * way, goal)
+    goal = xp.where((family == InstructionFamily.STACK)[:, None], other, goal)
+    zero = xp.zeros_like(own[:, 0])
+    middle = xp.stack([zero + MIDDLE_M[0], zero + MIDDLE_M[1]], axis=1)
+    goal = xp.where((family == InstructionFamily.CENTRE)[:, None], middle, goal)
     apart = own - other
-    away = apart / np.maximum(np.sqrt((apart**2).sum(axis=1, keepdims=True)), 1e-9)
-    goal = np.where((family == InstructionFamily.NEXT_TO)[:, None], other + BESIDE_M * away, goal)
-    return np.where((family == InstructionFamily.GATHER)[:, None], other + 2 * HALF_M * away, goal)
+    away = apart / xp.clip(xp.sqrt((apart**2).sum(axis=1, keepdims=True)), 1e-9, None)
+    goal = xp.where((family == InstructionFamily.NEXT_TO)[:, None], other + BESIDE_M * away, goal)
+    return xp.where((family == InstructionFamily.GATHER)[:, None], other + 2 * HALF_M * away, goal)
+
+
+def ways(direction: arrays.Array, xp: arrays.ArrayNamespace) -> arrays.Array:
+    """Unit vectors (n, 2) of directions (n,), which index `DIRECTIONS`; zero where there is none."""
+    axes = DIRECTIONS_M.T.tolist()
+    return xp.stack([sum((direction == i) * part for i, part in enumerate(axis)) for axis in axes], axis=1)
 
 
 def is_free(layout: TabletopStarts, rows: Rows) -> NDArray[np.bool_]:

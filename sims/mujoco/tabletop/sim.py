@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.config import MujocoCfg
-from robotrl.sims.mujoco.engine.sim import ExpertSim
+from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.sim import ExpertFactory, ExpertSim
 from robotrl.sims.mujoco.tabletop import captions, layout
 from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
 from robotrl.sims.mujoco.tabletop.language import VOCABULARY, Compositions, encode
 from robotrl.sims.mujoco.tabletop.symmetries import symmetries
 from robotrl.sims.mujoco.tabletop.task import LIMIT_S, Tabletop, instruction_text
-from robotrl.spec import INSTRUCTION
+from robotrl.sims.mujoco.warp.sim import MeasuredWarpSim
+from robotrl.spec import INSTRUCTION, Spec
 from robotrl.spec.symmetry import Symmetry
 
 
@@ -37,7 +40,7 @@ class TabletopCfg(MujocoCfg):
     limit_s: float = LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> TabletopSim:
+    def build(self, num_envs: int, seed: int) -> TabletopSim | WarpTabletopSim:
         """Build the batched sim.
 
         Args:
@@ -48,17 +51,71 @@ class TabletopCfg(MujocoCfg):
             ConfigError: a value out of range or an unknown name, with what was expected.
         """
         task = Tabletop(self.families, self.compositions, self.things, self.mats, self.reward, self.limit_s)
+        if self.on_warp():
+            return self.warp_sim(WarpTabletopSim, task, num_envs, seed)
         return self.with_images(TabletopSim(self.core(task, num_envs, seed), TabletopExpert))
 
 
-class TabletopSim(ExpertSim):
-    """Tabletop sim with instructions, grounding targets and symmetries; each instruction family is a scenario."""
+class TabletopFacts:
+    """What the tabletop sims on both engines have: instructions, grounding targets and symmetries.
+
+    Each instruction family is a scenario.
+    """
 
     privileged = Tabletop.privileged
     grounding_keys = ("meant",)
     vocabulary = VOCABULARY
+    tabletop: Tabletop
+    """The task."""
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        """Names of the instruction families."""
+        return tuple(family.title for family in self.tabletop.families)
+
+    def scenario_of(self, state_id: int) -> str:
+        """Instruction family of a start id."""
+        families = self.tabletop.families
+        return families[state_id % len(families)].title
+
+    def instructions(self) -> list[str]:
+        """Instruction of each env, N texts."""
+        return [instruction_text(row) for row in self.tabletop.instruction_ids.tolist()]
+
+    @property
+    def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
+        """Symmetries "colours" and, if all cameras in use are orthographic and in the arm's plane, "mirror"."""
+        return symmetries(self.observation_spec, self.action_spec, self.tabletop.views)
+
+
+class WarpTabletopSim(MeasuredWarpSim, TabletopFacts):
+    """A `WarpSim` of the tabletop; see `TabletopFacts`."""
+
+    def __init__(
+        self,
+        task: Tabletop,
+        num_envs: int,
+        seed: int,
+        device: torch.device,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(task, num_envs, seed, device, randomization)
+        self.tabletop = task
+
+
+class TabletopSim(ExpertSim, TabletopFacts):
+    """Tabletop sim on the native engine; see `TabletopFacts`."""
+
     caption_topics = captions.TOPICS
     caption_camera = "flat_front"
+
+    def __init__(self, core: MujocoCore, expert: ExpertFactory) -> None:
+        super().__init__(core, expert)
+        task = core.task
+        assert isinstance(task, Tabletop)
+        self.tabletop = task
 
     def caption_classes(self) -> NDArray[np.int8]:
         """(N, topics) which caption of each topic is true of the present scene."""
@@ -68,28 +125,7 @@ class TabletopSim(ExpertSim):
     @property
     def task(self) -> Tabletop:
         """Task of the core, as `Tabletop`."""
-        task = self.core.task
-        assert isinstance(task, Tabletop)
-        return task
-
-    @property
-    def scenarios(self) -> tuple[str, ...]:
-        """Names of the instruction families."""
-        return tuple(family.title for family in self.task.families)
-
-    def scenario_of(self, state_id: int) -> str:
-        """Instruction family of a start id."""
-        families = self.task.families
-        return families[state_id % len(families)].title
-
-    def instructions(self) -> list[str]:
-        """Instruction of each env, N texts."""
-        return [instruction_text(row) for row in self.task.instruction_ids]
-
-    @property
-    def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
-        """Symmetries "colours" and, if all cameras in use are orthographic and in the arm's plane, "mirror"."""
-        return symmetries(self.observation_spec, self.action_spec, self.task.views)
+        return self.tabletop
 
     def instruct(self, env: int, text: str) -> None:
         """Replace the observed instruction of an env until its episode ends; the success condition does not change.

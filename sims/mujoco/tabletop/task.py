@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.sims.mujoco.engine.physics import Physics
-from robotrl.sims.mujoco.engine.task import Ids, Param, Real
+from robotrl.sims.mujoco.engine.arrays import Array
+from robotrl.sims.mujoco.engine.task import Ids, Param, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.gripper import (
     FINGER_COLUMNS,
@@ -47,7 +46,7 @@ from robotrl.sims.mujoco.tabletop.language import (
 )
 from robotrl.spec import INSTRUCTION, Spec
 
-Array = NDArray[np.float64]
+Reals = NDArray[np.float64]
 
 LIMIT_S = 14.0
 """Default time limit of an episode."""
@@ -116,28 +115,29 @@ class Tabletop(ArmTask[WorldHand]):
             )
         return scene_mjcf("tabletop", gripper_mjcf(), "\n".join(things), gripper_actuators())
 
-    def bind(self, physics: Physics) -> None:
+    def bind(self, physics: TaskPhysics) -> None:
         """Store views of the simulations' arrays."""
-        self._model: mujoco.MjModel = physics.model
+        super().bind(physics)
         self.hand = WorldHand(physics, TOOL_LENGTH_M, WORKSPACE_LOW_M, WORKSPACE_HIGH_M)
         self.gripper = Gripper(physics)
         self.things = tuple(FreeBlock(physics, name) for name in MOVABLES)
-        self._mats_w: Array = physics.batch.bind("mocap_pos")
-        n = physics.batch.nsim
-        self.instruction_ids: NDArray[np.int64] = np.zeros((n, _SAID), np.int64)
+        self._mats_w: Array = physics.bind("mocap_pos")
+        xp, k = physics.xp, len(MOVABLES)
+        self._area_low, self._area_high = (physics.array(np.array(corner)) for corner in (AREA_LOW_M, AREA_HIGH_M))
+        self.instruction_ids: Array = physics.zeros((_SAID,), xp.int64)
         """(N, 6) instruction of each env; see `layout.TabletopStarts.instruction_ids`."""
-        self.words: NDArray[np.int32] = np.zeros((n, MAX_WORDS), np.int32)
+        self.words: Array = physics.array(np.zeros((physics.num_envs, MAX_WORDS), np.int32))
         """(N, MAX_WORDS) word numbers of the observed instruction."""
-        self._start: Array = np.zeros((n, len(MOVABLES), 2))
-        self._start_yaw: Array = np.zeros((n, len(MOVABLES)))
-        self._lifted: NDArray[np.bool_] = np.zeros(n, bool)
-        self.here: NDArray[np.bool_] = np.zeros((n, len(MOVABLES)), bool)
+        self._start: Array = physics.zeros((k, 2))
+        self._start_yaw: Array = physics.zeros((k,))
+        self._lifted: Array = physics.zeros(dtype=xp.bool)
+        self.here: Array = physics.zeros((k,), xp.bool)
         """(N, 6) true for objects on the table."""
-        self.pos_w: Array = np.zeros((n, len(MOVABLES), 3))
+        self.pos_w: Array = physics.zeros((k, 3))
         """(N, 6, 3) positions of the movable objects, m, as last observed."""
-        self.yaw_w: Array = np.zeros((n, len(MOVABLES)))
+        self.yaw_w: Array = physics.zeros((k,))
         """(N, 6) yaws of the movable objects, rad, modulo a quarter turn, as last observed."""
-        self._speed: Array = np.zeros((n, len(MOVABLES)))
+        self._speed: Array = physics.zeros((k,))
 
     def params(self) -> dict[str, Param]:
         """Parameters that may be randomized: all friction, the objects' masses, servo stiffness."""
@@ -154,7 +154,7 @@ class Tabletop(ArmTask[WorldHand]):
             "lifted": self._lifted,
         }
 
-    def plan(self, state_ids: Ids) -> Array:
+    def plan(self, state_ids: Ids) -> Reals:
         """Start states (n, 69): instruction (6), joints (6), objects (6 x 7), mats (3 x 3), presence flags (6)."""
         found = layout.lay(state_ids, self.deck)
         n = len(state_ids)
@@ -167,29 +167,32 @@ class Tabletop(ArmTask[WorldHand]):
         parts = (found.instruction_ids, joints, poses, mats.reshape(n, -1), found.here)
         return np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
 
-    def start(self, env_ids: Ids, plans: Array) -> None:
+    def start(self, env_ids: Array, plans: Reals) -> None:
         """Write start states: everything at rest, the gripper open, the arm held by its servos."""
-        n, poses = len(plans), 7 * len(MOVABLES)
-        self.instruction_ids[env_ids] = plans[:, :_SAID]
+        array, n, poses = self._physics.array, len(plans), 7 * len(MOVABLES)
+        said = plans[:, :_SAID].astype(np.int64)
+        self.instruction_ids[env_ids] = array(said)
         at = _SAID + len(JOINTS)
         joints = np.concatenate([plans[:, _SAID:at], np.full((n, 2), OPEN_M)], axis=1)
         things = plans[:, at : at + poses]
-        self._mats_w[env_ids] = plans[:, at + poses : at + poses + 3 * len(MATS)].reshape(n, len(MATS), 3)
-        self.here[env_ids] = plans[:, at + poses + 3 * len(MATS) :] > 0
-        self.hand.place(env_ids, np.concatenate([joints, things], axis=1), joints)
+        mats = plans[:, at + poses : at + poses + 3 * len(MATS)].reshape(n, len(MATS), 3)
+        self._mats_w[env_ids] = array(mats)
+        self.here[env_ids] = array(plans[:, at + poses + 3 * len(MATS) :] > 0)
+        self.hand.place(env_ids, array(np.concatenate([joints, things], axis=1)), array(joints))
         rows = things.reshape(n, len(MOVABLES), 7)
-        self._start[env_ids], self._start_yaw[env_ids] = rows[..., :2], 2 * np.arctan2(rows[..., 6], rows[..., 3])
+        self._start[env_ids] = array(rows[..., :2])
+        self._start_yaw[env_ids] = array(2 * np.arctan2(rows[..., 6], rows[..., 3]))
         self._lifted[env_ids] = False
-        self.words[env_ids] = [encode(instruction_text(row)) for row in self.instruction_ids[env_ids]]
+        self.words[env_ids] = array(np.array([encode(instruction_text(row)) for row in said]).reshape(n, MAX_WORDS))
 
-    def command(self, actions: Real) -> None:
+    def command(self, actions: Array) -> None:
         """Command Cartesian steps and finger targets; the workspace box limits the fingertips."""
         super().command(actions)
         self.gripper.command(actions[:, 4])
 
-    def observe(self, out: Mapping[str, Real], env_ids: Ids | slice) -> None:
+    def observe(self, out: Mapping[str, Array], env_ids: Array) -> None:
         """Write observations; `observation_spec` names the columns."""
-        state = out["state"]
+        xp, state = self.xp, out["state"]
         self.hand.observe(state, env_ids)
         self.gripper.observe(state, env_ids, len(HAND_COLUMNS))
         out[INSTRUCTION][env_ids] = self.words[env_ids]
@@ -197,25 +200,23 @@ class Tabletop(ArmTask[WorldHand]):
         for k, thing in enumerate(self.things):
             pos, yaw = thing.pos_w[env_ids], thing.yaw_w(env_ids)
             self.pos_w[env_ids, k], self.yaw_w[env_ids, k] = pos, yaw
-            self._speed[env_ids, k] = np.sqrt((thing.vel_w[env_ids] ** 2).sum(axis=1))
+            self._speed[env_ids, k] = xp.sqrt((thing.vel_w[env_ids] ** 2).sum(axis=1))
             here = self.here[env_ids, k]
             at = 6 * k
-            things[env_ids, at] = here
+            things[env_ids, at] = 1.0 * here
             things[env_ids, at + 1 : at + 4] = pos * here[:, None]
-            things[env_ids, at + 4] = np.sin(4 * yaw) * here
-            things[env_ids, at + 5] = np.cos(4 * yaw) * here
-        mats = self._mats_w[env_ids, :, :2]
-        here = mats[..., 0] < layout.AWAY_M
+            things[env_ids, at + 4] = xp.sin(4 * yaw) * here
+            things[env_ids, at + 5] = xp.cos(4 * yaw) * here
+        mats = self._mats_w[env_ids][:, :, :2]
+        here = (mats[..., 0] < layout.AWAY_M)[..., None]
         at = 6 * len(self.things)
-        things[env_ids, at : at + 3 * len(MATS)] = np.concatenate(
-            [here[..., None], mats * here[..., None]], axis=2
-        ).reshape(len(mats), -1)
+        things[env_ids, at : at + 3 * len(MATS)] = xp.concat([1.0 * here, mats * here], axis=2).reshape(len(mats), -1)
         instruction_ids, pos = self.instruction_ids[env_ids], self.pos_w[env_ids]
-        every, named = np.arange(len(instruction_ids)), instruction_ids[:, 1]
+        every, named = xp.arange(len(instruction_ids), device=pos.device), instruction_ids[:, 1]
         self._lifted[env_ids] |= pos[every, named, 2] > layout.HALF_M + goals.OFF_TABLE_M
         out["meant"][env_ids, :2] = pos[every, named, :2]
         begin = self._start[env_ids][every, named]
-        out["meant"][env_ids, 2:] = layout.spot(instruction_ids, pos[..., :2], mats, begin)
+        out["meant"][env_ids, 2:] = layout.spot(instruction_ids, pos[..., :2], mats, begin, xp)
 
     def now(self) -> goals.SceneState:
         """Scene state as last observed."""
@@ -227,28 +228,28 @@ class Tabletop(ArmTask[WorldHand]):
             self.yaw_w,
             self._mats_w[..., :2],
             self.hand.pos_w,
-            np.sqrt((vel**2).sum(axis=1)),
+            self.xp.sqrt((vel**2).sum(axis=1)),
             self._start,
             self._start_yaw,
             self._lifted,
         )
 
-    def success(self) -> NDArray[np.bool_]:
+    def success(self) -> Array:
         """Success flags (N,): the instruction is carried out."""
-        return goals.done(self.now())
+        return goals.done(self.now(), self.xp)
 
-    def failure(self) -> NDArray[np.bool_]:
+    def failure(self) -> Array:
         """Failure flags (N,): an object has left the allowed area."""
         pos = self.pos_w[..., :2]
-        outside = ((pos < AREA_LOW_M) | (pos > AREA_HIGH_M)).any(axis=2)
-        return np.any(outside & self.here, axis=1)
+        outside = ((pos < self._area_low) | (pos > self._area_high)).any(axis=2)
+        return (outside & self.here).any(axis=1)
 
     def distance(self) -> Array:
         """Distance to success (N,), m; see `goals.distance`."""
-        return goals.distance(self.now())
+        return goals.distance(self.now(), self.xp)
 
 
-def instruction_text(row: NDArray[np.int64]) -> str:
+def instruction_text(row: Sequence[int] | NDArray[np.int64]) -> str:
     """Text of the instruction in a row of `layout.TabletopStarts.instruction_ids`."""
     family, a, b, mat, direction, way = (int(x) for x in row)
     return Composition(InstructionFamily(family), a, b, mat, direction).say(way)

@@ -20,12 +20,15 @@ from robotrl.sims.mujoco.engine.replay import LIMIT
 from robotrl.sims.mujoco.engine.task import Param
 from robotrl.sims.mujoco.warp.install import packages
 from robotrl.sims.mujoco.warp.kernels import Kernels
+from robotrl.sims.mujoco.warp.random import uniform
 from robotrl.sims.mujoco.warp.transfer import to_device
 
 CONTACTS = 32
 """Room for contacts, a world on average."""
 CONTACT_ROWS = 96
 """Room for rows of contact constraints in a world: four for each contact with friction."""
+MORE_CONTACTS, MORE_ROWS = 8, 24
+"""Additional room for each free body beyond the first."""
 COORDINATES = ("qpos", "qvel")
 DERIVED_CONSTANTS = ("body_subtreemass", "dof_invweight0", "body_invweight0", "actuator_acc0")
 """Fields of the model that follow from masses and inertias."""
@@ -40,7 +43,7 @@ class WarpPhysics:
         xml: the MJCF.
         num_envs: number of worlds N.
         substeps: physics steps in a call of `step`.
-        derived: update mode of derived fields, "none" or "stepped"; see `Derived`.
+        derived: update mode of derived fields, see `Derived`.
         device: device of the arrays.
 
     Raises:
@@ -56,6 +59,8 @@ class WarpPhysics:
         self.model = model = load(xml)
         if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
             model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
+        # to Warp this means: boxes collide by MuJoCo's own routine for two boxes, as they do on the native engine
+        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_NATIVECCD)
         self._to_torch = wp.to_torch
         with wp.ScopedDevice(str(device)):
             try:
@@ -64,8 +69,12 @@ class WarpPhysics:
                 raise ConfigError(f"engine 'warp': MuJoCo Warp cannot run this model: {error}") from error
             # lost contacts are reported by `lost_contacts`, not printed by the device
             self._m.opt.warn_overflow = 0
+            more = max(int((np.asarray(model.jnt_type) == mujoco.mjtJoint.mjJNT_FREE).sum()) - 1, 0)
             self._d: Any = mjw.make_data(
-                model, num_envs, nconmax=CONTACTS, njmax=CONTACT_ROWS + int(model.jnt_limited.sum())
+                model,
+                num_envs,
+                nconmax=CONTACTS + MORE_CONTACTS * more,
+                njmax=CONTACT_ROWS + MORE_ROWS * more + int(model.jnt_limited.sum()),
             )
         self._synchronize()
         self._state = {name: self.bind(name) for name in COORDINATES}
@@ -74,6 +83,8 @@ class WarpPhysics:
         self._zero = [self.bind(name) for name in (*(("act",) if model.na else ()), "ctrl", "qacc_warmstart", "time")]
         self._warmstart = self.bind("qacc_warmstart")
         self.ctrl: Tensor = self.bind("ctrl")
+        self._time, self._history = self.bind("time"), self.bind("history")
+        self._stamps = to_device(_stamps(model), device)
         self._overflow = self.bind("overflow")
         solver = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS
         self._lost_bits = int(mjw.OverflowType.ALL & ~solver)
@@ -82,30 +93,31 @@ class WarpPhysics:
         }
         """Envs (N,) whose qpos or qvel became NaN, infinite or huge in the last step; they keep the last good state."""
         self._kept: dict[str, tuple[Tensor, Tensor]] = {}
-        self._stepped = derived == "stepped"
+        self._derived: Derived = derived
+        self._own: set[str] = set()
         self._substeps = substeps
 
     def compile(self, fields: Iterable[str]) -> None:
         """Give each world its own values of these fields of the model, and prepare the kernels; before any step."""
-        wp, mjw, _ = packages()
-        m, d = self._m, self._d
-        with wp.ScopedDevice(str(self.device)):
-            for name in (*fields, *DERIVED_CONSTANTS):
-                shared = getattr(m, name)
-                own = wp.empty((self.num_envs, *shared.shape[1:]), dtype=shared.dtype)
-                self._synchronize()
-                self._to_torch(own).copy_(self._to_torch(shared))
-                setattr(m, name, own)
+        mjw = packages().mujoco_warp
+        m, d, derived = self._m, self._d, self._derived
+        for name in (*fields, *DERIVED_CONSTANTS):
+            self.parameter(name)
         self._synchronize()
 
         def advance() -> None:
             for _ in range(self._substeps):
                 mjw.step(m, d)
-            if self._stepped:
+            if derived == "stepped":
                 mjw.rne_postconstraint(m, d)
 
         def derive() -> None:
             mjw.fwd_kinematics(m, d)
+            if derived == "fresh":
+                mjw.com_vel(m, d)
+                mjw.sensor_pos(m, d)
+                mjw.sensor_vel(m, d)
+                return
             mjw.transmission(m, d)
             mjw.fwd_velocity(m, d)
             mjw.fwd_actuation(m, d)
@@ -132,7 +144,7 @@ class WarpPhysics:
 
     def field(self, name: str) -> Tensor:
         """Live array (N, ...) of a derived field; in mode "stepped" as the last step or the start left it."""
-        if not self._stepped:
+        if self._derived != "stepped":
             return self.bind(name)
         if name not in self._kept:
             bound = self.bind(name)
@@ -145,19 +157,54 @@ class WarpPhysics:
         qpos, qvel = self.coordinates()
         qpos[env_ids] = values[:, : qpos.shape[1]]
         qvel[env_ids] = values[:, qpos.shape[1] :]
-        self._good["qpos"][env_ids], self._good["qvel"][env_ids] = qpos[env_ids], qvel[env_ids]
         for array in self._zero:
             array.index_fill_(0, env_ids, 0)
+
+    def array(self, numbers: NDArray[Any]) -> Tensor:
+        """Tensor of the host's numbers on the device, reals as float32; nothing waits for the copy."""
+        real = np.issubdtype(numbers.dtype, np.floating)
+        return to_device(numbers.astype(np.float32) if real else numbers, self.device)
+
+    def zeros(self, shape: tuple[int, ...] = (), dtype: torch.dtype | None = None) -> Tensor:
+        """Zeros (N, *shape) on the device."""
+        return torch.zeros((self.num_envs, *shape), dtype=dtype or torch.float32, device=self.device)
+
+    def solve(self, matrices: Tensor, right: Tensor) -> Tensor:
+        """Solutions (N, k, 1) of linear systems (N, k, k) with right-hand sides (N, k, 1)."""
+        # `solve` would ask the device whether a matrix is singular, and wait for the answer
+        return torch.linalg.solve_ex(matrices, right)[0]
+
+    def parameter(self, name: str) -> Tensor:
+        """Live array (N, ...) of a field of the model, of which each world has its own from now on."""
+        if name not in self._own:
+            self._own.add(name)
+            wp, shared = packages().warp, getattr(self._m, name)
+            with wp.ScopedDevice(str(self.device)):
+                own = wp.empty((self.num_envs, *shared.shape[1:]), dtype=shared.dtype)
+            self._synchronize()
+            self._to_torch(own).copy_(self._to_torch(shared))
+            setattr(self._m, name, own)
+        return self._to_torch(getattr(self._m, name))
+
+    def uniform(self, seed: int, index: Tensor, streams: int) -> Tensor:
+        """Numbers (n, streams) of `counter_rng.uniform`, float64."""
+        return uniform(seed, index, streams)
+
+    def some(self, flags: Tensor) -> slice:
+        """All envs: asking the device which flags are true would make the host wait (`TaskPhysics`)."""
+        del flags
+        return slice(None)
 
     def set(self, coordinates: Mapping[str, NDArray[np.float64]]) -> None:
         """Overwrite qpos (N, nq) or qvel (N, nv) of all envs."""
         for name, values in coordinates.items():
             self._state[name].copy_(torch.from_numpy(values))
-            self._good[name].copy_(self._state[name])
 
     def start(self, env_ids: Tensor) -> None:
-        """Update the derived fields of envs (n,) whose start state was written; the others keep theirs."""
-        if not self._kept:
+        """Take over the start state written into envs (n,), and update their derived fields; the others keep theirs."""
+        for name, live in self._state.items():
+            self._good[name][env_ids] = live[env_ids]
+        if not self._kept and self._derived != "fresh":
             return
         self._derive()
         for name, (bound, kept) in self._kept.items():
@@ -172,6 +219,10 @@ class WarpPhysics:
 
         Worlds that diverge are marked in `bad`, and keep their last good state.
         """
+        if len(self._stamps):
+            # the clock starts anew: float32 seconds could soon not tell the times of delayed commands apart
+            self._history[:, self._stamps] -= self._time[:, None]
+            self._time.zero_()
         self._advance()
         for name, live in self._state.items():
             # NaN fails the comparison
@@ -183,6 +234,8 @@ class WarpPhysics:
         self._warmstart.masked_fill_(~good[:, None], 0)
         for bound, kept in self._kept.values():
             torch.where(good.view(-1, *[1] * (kept.dim() - 1)), bound, kept, out=kept)
+        if self._derived == "fresh":
+            self._derive()
 
     def write_param(self, param: Param, env_ids: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Write a parameter's fields of the envs `env_ids` (n,), times the multipliers (n,)."""
@@ -203,3 +256,13 @@ class WarpPhysics:
         lost = (self._overflow & self._lost_bits) != 0
         self._overflow.zero_()
         return lost
+
+
+def _stamps(model: mujoco.MjModel) -> NDArray[np.int64]:
+    """Columns of MuJoCo's history that hold the times of delayed commands: those after user value and cursor."""
+    found = [
+        first + 2 + np.arange(count)
+        for first, (count, _) in zip(model.actuator_historyadr.tolist(), model.actuator_history.tolist(), strict=True)
+        if count
+    ]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from robotrl.errors import NumericsError
 from robotrl.sims import starts
+from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.parameters import Parameters
 from robotrl.sims.mujoco.engine.planned_starts import PlannedStarts
 from robotrl.sims.mujoco.engine.replay import LIMIT
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 ACTION, CONTACTS = "action", "contacts"
 """Kinds of faults besides the coordinates."""
+REASONS = {
+    "HasState": "MuJoCo Warp is not deterministic from run to run; use engine 'native'",
+    "HasCamera": "images are drawn from the native engine's state; use engine 'native'",
+}
+"""Capability to why the sims lack it."""
+
+
+class MeasuredDeviceTask(DeviceTask, Protocol):
+    """A `DeviceTask` with a distance to success."""
+
+    def distance(self) -> Array:
+        """Distance to success (N,), m."""
+        ...
 
 
 class WarpSim:
@@ -51,10 +65,7 @@ class WarpSim:
 
     buffers_are_reused = True
     has_final_obs: Literal[True] = True
-    reasons: Mapping[str, str] = {
-        "HasState": "MuJoCo Warp is not deterministic from run to run; use engine 'native'",
-        "HasCamera": "images are drawn from the native engine's state; use engine 'native'",
-    }
+    reasons: Mapping[str, str] = REASONS
 
     def __init__(
         self,
@@ -85,7 +96,8 @@ class WarpSim:
         self._start_ids = torch.full((num_envs,), -1, dtype=torch.int64, device=device)
         # buffers that `step` returns and overwrites
         self._obs = {
-            key: torch.zeros((num_envs, *spec.shape), device=device) for key, spec in task.observation_spec.items()
+            key: torch.from_numpy(np.zeros((num_envs, *spec.shape), spec.dtype)).to(device)
+            for key, spec in task.observation_spec.items()
         }
         self._reward = torch.zeros(num_envs, device=device)
         self._terminated, self._truncated, self._success = (
@@ -245,3 +257,27 @@ class WarpSim:
 
     def close(self) -> None:
         """Do nothing: memory is freed with the sim."""
+
+
+class MeasuredWarpSim(WarpSim):
+    """A `WarpSim` whose task states its distance to success (`robotrl.spec.HasDistance`)."""
+
+    reasons = REASONS | {
+        "HasExpert": "scripted experts compute on the native engine's arrays; use engine 'native'",
+        "HasCaptions": "captions describe images, which are drawn from the native engine's state; use engine 'native'",
+    }
+
+    def __init__(
+        self,
+        task: MeasuredDeviceTask,
+        num_envs: int,
+        seed: int,
+        device: torch.device,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(task, num_envs, seed, device, randomization)
+        self._measured = task
+
+    def distance(self) -> Tensor:
+        """Distance to success (N,), m, as defined by the task; privileged information."""
+        return self._measured.distance()

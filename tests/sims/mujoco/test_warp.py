@@ -15,13 +15,14 @@ from torch import Tensor
 import robotrl
 from robotrl.errors import ConfigError, NumericsError
 from robotrl.registry import SIMS
-from robotrl.sims.mujoco.engine.config import ON_WARP
+from robotrl.sims.mujoco.engine.config import ON_WARP, MujocoCfg
 from robotrl.sims.mujoco.warp.physics import WarpPhysics
 from robotrl.spec import HasCamera, HasFinalObs, HasParams, HasRestart, HasState, HasStateIds, HasTimeLimit, VecSim
 from robotrl.spec.sims import why_lacking
 from robotrl.testing.sims import CHECKS, SimCase, play, random_actions
-from tests.kits import twin_device
+from tests.kits import twin_device, warp_sims
 from tests.kits.refusals import raises_naming
+from tests.kits.warp_sims import compare_steps, pair
 
 pytest.importorskip("mujoco_warp")
 
@@ -35,17 +36,12 @@ TOLERANCE_ON_GROUND = 1e-3
 ON_GROUND_M = {"mujoco/halfcheetah": 0.0, "mujoco/hopper": -0.03, "mujoco/walker2d": 0.0, "mujoco/humanoid": -0.12}
 """Height relative to the start from which the feet meet the ground at once. The ant is left out: Warp turns the
 friction pyramid under a steep capsule, as its feet are, otherwise than MuJoCo does."""
-HEIGHT = {name: 1 for name in ON_WARP} | {"mujoco/ant": 2, "mujoco/humanoid": 2}
+HEIGHT = {CHEETAH: 1, "mujoco/hopper": 1, "mujoco/walker2d": 1, "mujoco/ant": 2, "mujoco/humanoid": 2}
 """Column of the height in qpos."""
 
 
 def warp(name: str = CHEETAH, num_envs: int = 3, seed: int = 0, **options: Any) -> Any:
-    return robotrl.make_sim(name, num_envs=num_envs, seed=seed, engine="warp", **options)
-
-
-def pair(name: str, num_envs: int, **options: Any) -> tuple[Any, Any]:
-    """The sim on Warp and on the native engine."""
-    return warp(name, num_envs, **options), robotrl.make_sim(name, num_envs=num_envs, seed=0, threads=1, **options)
+    return warp_sims.warp(name, num_envs, seed, **options)
 
 
 def case(limit_steps: int) -> Any:
@@ -87,7 +83,7 @@ def farthest(on_warp: Any, native: Any, steps: int, lift_m: float) -> float:
     return float(np.abs(np.concatenate([*found])).max())
 
 
-@pytest.mark.parametrize("name", ON_WARP)
+@pytest.mark.parametrize("name", HEIGHT)
 def test_warp_agrees_with_native_in_the_air(name: str) -> None:
     options = {} if name == CHEETAH else {"terminate_when_unhealthy": False}
     assert farthest(*pair(name, 2, **options), steps=5, lift_m=LIFT_M) < TOLERANCE_IN_AIR
@@ -104,19 +100,7 @@ def test_a_task_is_the_same_on_both_engines(name: str, limit_steps: int, steps: 
     on_warp, native = pair(name, 3, limit_steps=limit_steps)
     for sim in (on_warp, native):
         sim.reset(seed=5, options={"stagger": True})
-    ended = {"terminated": 0, "truncated": 0}
-    for action in random_actions(native, steps):
-        found, expected = on_warp.step(action), native.step(action)
-        assert found.final_ids.tolist() == expected.final_ids.tolist()
-        assert torch.equal(on_warp.elapsed_steps(), native.elapsed_steps())
-        for flags in ended:
-            assert torch.equal(getattr(found, flags), getattr(expected, flags))
-            ended[flags] += int(getattr(found, flags).sum())
-        for key in found.info:
-            assert torch.equal(found.info[key], expected.info[key]), key
-        torch.testing.assert_close(found.reward, expected.reward, atol=1e-3, rtol=1e-3)
-        torch.testing.assert_close(found.final_obs["state"], expected.final_obs["state"], atol=2e-2, rtol=1e-2)
-        torch.testing.assert_close(found.obs["state"], expected.obs["state"], atol=2e-2, rtol=1e-2)
+    ended = compare_steps(on_warp, native, random_actions(native, steps), reward=1e-3, obs=2e-2)
     assert ended["truncated"]
     assert ended["terminated"] or name != "mujoco/hopper"
 
@@ -211,12 +195,15 @@ def test_lost_contacts_are_an_error() -> None:
 # options
 
 
-def test_tasks_that_need_the_native_engine_say_which_do_not() -> None:
-    others = [name for name in SIMS.names() if name.startswith("mujoco/") and name not in ON_WARP]
-    assert len(others) == 6
-    for name in others:
-        with raises_naming(ConfigError, "engine", name, "native", *ON_WARP):
-            warp(name)
+def test_every_task_runs_on_warp() -> None:
+    assert set(ON_WARP) == {name for name in SIMS.names() if name.startswith("mujoco/")}
+
+
+def test_a_task_for_the_native_engine_alone_says_which_run_on_warp() -> None:
+    """A task of one's own that is built through `core`."""
+    task = robotrl.make_sim(CHEETAH, num_envs=1).core.task
+    with raises_naming(ConfigError, "engine", CHEETAH, "native", *ON_WARP):
+        MujocoCfg(engine="warp").core(task, 1, 0)
 
 
 def test_options_that_warp_lacks_are_refused() -> None:
@@ -252,8 +239,9 @@ def test_a_gpu_needs_warp_and_is_named_where_there_is_none(monkeypatch: pytest.M
     monkeypatch.setattr("robotrl.utils.devices.device_of", lambda name: torch.device("cuda", 0))
     with raises_naming(ConfigError, "engine", "'native'", "'warp'"):
         robotrl.make_sim(CHEETAH, num_envs=1, device="cuda", engine="native")
+    task = robotrl.make_sim(CHEETAH, num_envs=1).core.task
     with raises_naming(ConfigError, "device", "'cuda'", *ON_WARP):
-        robotrl.make_sim("mujoco/push", num_envs=1, device="cuda")
+        MujocoCfg(device="cuda").core(task, 1, 0)
 
 
 # a second device
@@ -263,7 +251,7 @@ class HeldPhysics:
     """The arrays of another physics, as copies on a device; `refresh` copies what that physics has done since."""
 
     def __init__(self, real: WarpPhysics, device: torch.device) -> None:
-        self.model, self.xp = real.model, real.xp
+        self.model, self.xp, self.num_envs = real.model, real.xp, real.num_envs
         self._real, self._device = real, device
         self._copies: list[tuple[Tensor, Tensor]] = []
         self.ctrl = self._held(real.ctrl)
@@ -287,7 +275,27 @@ class HeldPhysics:
         return tuple(self._held(source) for source in self._real.coordinates())
 
     def put(self, env_ids: Tensor, coordinates: NDArray[np.float64]) -> None:
-        raise NotImplementedError
+        qpos, qvel = self.coordinates()
+        values = self.array(coordinates)
+        qpos[env_ids], qvel[env_ids] = values[:, : self.model.nq], values[:, self.model.nq :]
+
+    def array(self, numbers: NDArray[Any]) -> Tensor:
+        return self._real.array(numbers).to(self._device)
+
+    def zeros(self, shape: tuple[int, ...] = (), dtype: Any = None) -> Tensor:
+        return self._real.zeros(shape, dtype).to(self._device)
+
+    def solve(self, matrices: Tensor, right: Tensor) -> Tensor:
+        return self._real.solve(matrices, right)
+
+    def parameter(self, name: str) -> Tensor:
+        return self._held(self._real.parameter(name))
+
+    def uniform(self, seed: int, index: Tensor, streams: int) -> Tensor:
+        return self._real.uniform(seed, index, streams)
+
+    def some(self, flags: Tensor) -> slice:
+        return self._real.some(flags)
 
 
 @pytest.mark.parametrize("name", ON_WARP)
@@ -297,20 +305,25 @@ def test_task_code_stays_on_its_device(name: str, monkeypatch: pytest.MonkeyPatc
     sim, other = warp(name), warp(name)
     held = HeldPhysics(sim.physics, twin_device.DEVICE)
     other.task.bind(held)
-    obs = {"state": torch.zeros(3, *sim.observation_spec["state"].shape).to(twin_device.DEVICE)}
-    sim.reset(seed=0)
+    specs = sim.observation_spec.items()
+    obs = {key: torch.from_numpy(np.zeros((3, *spec.shape), spec.dtype)).to(twin_device.DEVICE) for key, spec in specs}
+    ids = sim.state_ids("val")[:3]
+    sim.reset(options={"state_ids": list(ids)})
+    other.task.start(torch.arange(3, device=twin_device.DEVICE), other.task.plan(np.array(ids)))
+    held.refresh()
+    other.task.observe(obs, slice(None))
     for action in random_actions(sim, 3):
-        held.refresh()
         other.task.command(action.to(twin_device.DEVICE))
         out = sim.step(action)
         held.refresh()
-        outcome = other.task.outcome(action)
         other.task.observe(obs, slice(None))
+        outcome = other.task.outcome(action)
         other.task.observe(obs, torch.tensor([2, 0]).to(twin_device.DEVICE))
         assert {outcome.reward.device, outcome.failure.device} == {twin_device.DEVICE}
-        assert torch.equal(outcome.reward.cpu(), out.reward)
+        torch.testing.assert_close(outcome.reward.cpu(), out.reward)
         assert torch.equal(outcome.failure.cpu(), out.terminated)
-        assert torch.equal(obs["state"].cpu(), out.obs["state"])
+        for key, value in obs.items():
+            torch.testing.assert_close(value.cpu(), out.obs[key])
 
 
 # a GPU
