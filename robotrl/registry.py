@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
 from robotrl.removed_presets import REMOVED_PRESETS
 from robotrl.spec.json_fields import check_settings
-from robotrl.spec.perturbation import UNPERTURBED, HasPerturb
-from robotrl.spec.sim_options import SimOptions, options_of_factory, with_values
+from robotrl.spec.sim_options import UNPERTURBED, HasPerturb, SimOptions, options_of_factory, with_values
 from robotrl.utils.installation import install_line
 
 

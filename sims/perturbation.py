@@ -18,7 +18,7 @@ from robotrl.fn.random import counter_rng
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.wrapper import State, WrappedSim, declared
 from robotrl.spec import HasStateIds, Step, visible
-from robotrl.spec.perturbation import PerturbCfg
+from robotrl.spec.sim_options import PerturbCfg
 
 AGE = "obs_age_steps"
 """Entry of `Step.info`: (N,) age of each env's observation, control steps."""
@@ -145,8 +145,8 @@ class PerturbedSim(WrappedSim):
             shape, expected = (None if key not in some else some[key].shape for some in (state, own))
             if shape != expected:
                 raise DataError(
-                    f"state {self.prefix}{key} has shape {_told(shape)}: expected {_told(expected)}, from a sim with"
-                    f" {self.num_envs} envs, perturb.obs_delay_steps {self._cfg.obs_delay_steps} and"
+                    f"state {self.prefix}{key} has shape {_shape_text(shape)}: expected {_shape_text(expected)}, from a"
+                    f" sim with {self.num_envs} envs, perturb.obs_delay_steps {self._cfg.obs_delay_steps} and"
                     f" perturb.action_delay_steps {self._cfg.action_delay_steps}"
                 )
 
@@ -206,7 +206,7 @@ class PerturbedSim(WrappedSim):
         return torch.from_numpy(self._steps).to(self.device)
 
 
-def _told(shape: tuple[int, ...] | None) -> str:
+def _shape_text(shape: tuple[int, ...] | None) -> str:
     return "no place" if shape is None else str(shape)
 
 

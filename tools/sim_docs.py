@@ -23,7 +23,7 @@ import robotrl
 from robotrl.registry import SIMS, sim_options
 from robotrl.spec import HasCamera, HasExpert, HasParams, HasPrivileged, HasState, HasStateIds, Spec
 from robotrl.spec.json_fields import hints_of, name_values
-from robotrl.spec.perturbation import UNPERTURBED
+from robotrl.spec.sim_options import UNPERTURBED
 from robotrl.utils.source_texts import class_texts, field_texts, texts_below
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "sims"

@@ -25,7 +25,7 @@ from robotrl.sims.driving.rewards import RewardCfg, Rules
 from robotrl.sims.driving.traffic.driver import RouteDriver
 from robotrl.spec import TrainDefaults
 from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
-from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
 from robotrl.spec.vehicle import VehicleObs
 
 DT_S = 0.1

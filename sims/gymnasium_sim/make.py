@@ -25,7 +25,7 @@ from robotrl.sims.gymnasium_sim.success import Judge, Over, SuccessSignal, signa
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, Vectorization, make_batch, make_own
 from robotrl.spec import INSTRUCTION, Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
-from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
 
 
 @dataclass(frozen=True)

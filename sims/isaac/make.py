@@ -19,7 +19,7 @@ from robotrl.sims.isaac.vec_task import Resets
 from robotrl.sims.isaac.wrap import sim_of
 from robotrl.spec import Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
-from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
 from robotrl.utils.user_module import beside_the_user, user_callable
 
 TASKS = {"lab": "robotrl.sims.isaac.tasks:lab", "mjlab": "robotrl.sims.isaac.tasks:mjlab"}

@@ -17,7 +17,7 @@ from robotrl.sims.remote.process import Launch
 from robotrl.sims.remote.sim import RemoteSim
 from robotrl.spec import Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
-from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
 
 OWN_SIMS = "robotrl.sims.remote.serve:sim"
 """Factory that serves the sims of robotrl."""

@@ -14,7 +14,7 @@ from robotrl.registry import make_sim
 from robotrl.rollout.evaluate import Turn, run_episodes
 from robotrl.sims.perturbation import AGE, perturbed
 from robotrl.spec import Spec, Step
-from robotrl.spec.perturbation import PerturbCfg
+from robotrl.spec.sim_options import PerturbCfg
 from robotrl.testing.sims import CHECKS, SimCase, play, random_actions, same
 
 FAULTS = {"obs_delay_steps": 2, "action_delay_steps": 1, "drop_rate": 0.2, "drop_steps": 2}

@@ -11,7 +11,7 @@ from robotrl.errors import ConfigError, unknown
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.task import DeviceTask, Task
 from robotrl.sims.mujoco.render.cameras import Renderer
-from robotrl.spec.perturbation import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
 
 if TYPE_CHECKING:
     import torch
