@@ -187,11 +187,11 @@ class FreeBlock:
     def yaw_w(self, env_ids: Array) -> Array:
         """Yaw (n,), rad, of one of its sides seen from above; meaningful modulo a quarter turn."""
         xp, (w, x, y, z) = self._xp, self._quat[env_ids].T
-        first = xp.stack([1 - 2 * (y * y + z * z), 2 * (x * y + w * z)])
-        second = xp.stack([2 * (x * y - w * z), 1 - 2 * (x * x + z * z)])
+        first_x, first_y = 1 - 2 * (y * y + z * z), 2 * (x * y + w * z)
+        second_x, second_y = 2 * (x * y - w * z), 1 - 2 * (x * x + z * z)
         # of two perpendicular axes, at least one is closer to horizontal than to vertical
-        level = (first**2).sum(axis=0) > 0.4
-        return xp.where(level, xp.atan2(first[1], first[0]), xp.atan2(second[1], second[0]))
+        level = first_x**2 + first_y**2 > 0.4
+        return xp.where(level, xp.atan2(first_y, first_x), xp.atan2(second_y, second_x))
 
 
 def upright(pos_w: Reals, yaw_rad: Reals) -> Reals:

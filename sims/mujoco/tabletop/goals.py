@@ -10,7 +10,7 @@ from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
 from robotrl.sims.mujoco.manipulation.hand import fold
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD
 from robotrl.sims.mujoco.tabletop.language import InstructionFamily, color, is_block
-from robotrl.sims.mujoco.tabletop.layout import HALF_M, MAT_HALF_M, spot, ways
+from robotrl.sims.mujoco.tabletop.layout import DIRECTIONS_M, HALF_M, MAT_HALF_M, spot
 
 POINT_M = 0.015
 """Pointing: largest horizontal distance of the tip from the object's centre."""
@@ -74,8 +74,8 @@ class SceneState(NamedTuple):
     """(N,) true if the instruction's object has been off the table."""
 
 
-def done(now: SceneState, xp: ArrayNamespace = np) -> Array:
-    """Success flags (N,): the instruction is carried out."""
+def done(now: SceneState, xp: ArrayNamespace = np, directions: Array = DIRECTIONS_M) -> Array:
+    """Success flags (N,): the instruction is carried out; `directions` is `DIRECTIONS_M` as an array of `xp`."""
     family, a, b, mat, direction, _ = now.instruction_ids.T
     every = xp.arange(len(family), device=now.pos.device)
     own, other = now.pos[every, a], now.pos[every, b]
@@ -86,10 +86,10 @@ def done(now: SceneState, xp: ArrayNamespace = np) -> Array:
     on_table = xp.abs(own[:, 2] - HALF_M) < LEVEL_M
     put = free & on_table
     pushed = still & on_table & ~now.lifted
-    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, begin, xp)
+    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, begin, xp, directions)
     near = _length(own[:, :2] - goal, xp) < NEAR_M
 
-    way = ways(direction, xp)
+    way = directions[direction]
     gone, apart = own[:, :2] - begin, own[:, :2] - other[:, :2]
     along, across = (gone * way).sum(axis=1), xp.abs(_cross(way, gone))
     side, aside = (apart * way).sum(axis=1), xp.abs(_cross(way, apart))
@@ -127,12 +127,12 @@ def done(now: SceneState, xp: ArrayNamespace = np) -> Array:
     return out
 
 
-def distance(now: SceneState, xp: ArrayNamespace = np) -> Array:
+def distance(now: SceneState, xp: ArrayNamespace = np, directions: Array = DIRECTIONS_M) -> Array:
     """Distance to success (N,), m: the object's remaining path plus the weighted distance of the tip to it."""
     family, a, b, mat, _, _ = now.instruction_ids.T
     every = xp.arange(len(family), device=now.pos.device)
     own = now.pos[every, a]
-    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, now.start[every, a], xp)
+    goal = spot(now.instruction_ids, now.pos[..., :2], now.mats, now.start[every, a], xp, directions)
     tip = _length(now.tip - own, xp)
     left = _length(own[:, :2] - goal, xp)
     left = xp.where(family == InstructionFamily.POINT, 0.0, left)

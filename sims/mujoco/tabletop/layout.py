@@ -184,6 +184,7 @@ def spot(
     mats: arrays.Array,
     start: arrays.Array,
     xp: arrays.ArrayNamespace = np,
+    directions: arrays.Array = DIRECTIONS_M,
 ) -> arrays.Array:
     """Goal position (n, 2) of the instruction's object; its present position if the goal is not a single point.
 
@@ -193,6 +194,7 @@ def spot(
         mats: (n, 3, 2) positions of the mats.
         start: (n, 2) position of the instruction's object at the start.
         xp: functions of the arrays.
+        directions: `DIRECTIONS_M` as such an array.
     """
     family, a, b, mat, direction, _ = instruction_ids.T
     every = xp.arange(len(instruction_ids), device=pos.device)
@@ -200,7 +202,7 @@ def spot(
     on_mat = (family == InstructionFamily.PUSH_TO) | (family == InstructionFamily.PUT_ON)
     goal = xp.where(on_mat[:, None], mats[every, mat], own)
     goal = xp.where((family == InstructionFamily.SORT)[:, None], mats[every, color(a)], goal)
-    way = ways(direction, xp)
+    way = directions[direction]
     goal = xp.where((family == InstructionFamily.PUSH)[:, None], start + PUSH_M * way, goal)
     goal = xp.where((family == InstructionFamily.BESIDE)[:, None], other + BESIDE_M * way, goal)
     goal = xp.where((family == InstructionFamily.STACK)[:, None], other, goal)
@@ -211,12 +213,6 @@ def spot(
     away = apart / xp.clip(xp.sqrt((apart**2).sum(axis=1, keepdims=True)), 1e-9, None)
     goal = xp.where((family == InstructionFamily.NEXT_TO)[:, None], other + BESIDE_M * away, goal)
     return xp.where((family == InstructionFamily.GATHER)[:, None], other + 2 * HALF_M * away, goal)
-
-
-def ways(direction: arrays.Array, xp: arrays.ArrayNamespace) -> arrays.Array:
-    """Unit vectors (n, 2) of directions (n,), which index `DIRECTIONS`; zero where there is none."""
-    axes = DIRECTIONS_M.T.tolist()
-    return xp.stack([sum((direction == i) * part for i, part in enumerate(axis)) for axis in axes], axis=1)
 
 
 def is_free(layout: TabletopStarts, rows: Rows) -> NDArray[np.bool_]:

@@ -123,6 +123,7 @@ class Tabletop(ArmTask[WorldHand]):
         self.things = tuple(FreeBlock(physics, name) for name in MOVABLES)
         self._mats_w: Array = physics.bind("mocap_pos")
         xp, k = physics.xp, len(MOVABLES)
+        self._directions: Array = physics.array(layout.DIRECTIONS_M)
         self._area_low, self._area_high = (physics.array(np.array(corner)) for corner in (AREA_LOW_M, AREA_HIGH_M))
         self.instruction_ids: Array = physics.zeros((_SAID,), xp.int64)
         """(N, 6) instruction of each env; see `layout.TabletopStarts.instruction_ids`."""
@@ -216,7 +217,7 @@ class Tabletop(ArmTask[WorldHand]):
         self._lifted[env_ids] |= pos[every, named, 2] > layout.HALF_M + goals.OFF_TABLE_M
         out["meant"][env_ids, :2] = pos[every, named, :2]
         begin = self._start[env_ids][every, named]
-        out["meant"][env_ids, 2:] = layout.spot(instruction_ids, pos[..., :2], mats, begin, xp)
+        out["meant"][env_ids, 2:] = layout.spot(instruction_ids, pos[..., :2], mats, begin, xp, self._directions)
 
     def now(self) -> goals.SceneState:
         """Scene state as last observed."""
@@ -236,7 +237,7 @@ class Tabletop(ArmTask[WorldHand]):
 
     def success(self) -> Array:
         """Success flags (N,): the instruction is carried out."""
-        return goals.done(self.now(), self.xp)
+        return goals.done(self.now(), self.xp, self._directions)
 
     def failure(self) -> Array:
         """Failure flags (N,): an object has left the allowed area."""
@@ -246,7 +247,7 @@ class Tabletop(ArmTask[WorldHand]):
 
     def distance(self) -> Array:
         """Distance to success (N,), m; see `goals.distance`."""
-        return goals.distance(self.now(), self.xp)
+        return goals.distance(self.now(), self.xp, self._directions)
 
 
 def instruction_text(row: Sequence[int] | NDArray[np.int64]) -> str:
