@@ -157,6 +157,7 @@ SIMS = Table(
     "sim",
     {
         "bev/drive": "robotrl.sims.bev.sim:DriveCfg",
+        "bev/warp": "robotrl.sims.warp.sim:WarpCfg",
         "mujoco/ant": "robotrl.sims.mujoco.locomotion.ant:AntCfg",
         "mujoco/halfcheetah": "robotrl.sims.mujoco.locomotion.halfcheetah:HalfCheetahCfg",
         "mujoco/hopper": "robotrl.sims.mujoco.locomotion.hopper:HopperCfg",

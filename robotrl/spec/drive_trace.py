@@ -28,6 +28,8 @@ EVENTS = {
     "blocked": "stood for too long",
     "finished": "arrived",
     "timed_out": "ran out of time",
+    "deviation": "left what was logged",
+    "log_ended": "the log ended",
 }
 """Event names to display texts for events that end an episode; an unknown name is shown unchanged."""
 REMARKS = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +12,11 @@ from robotrl.sims import starts
 from robotrl.sims.bev.kernels import begin, step_range
 from robotrl.sims.bev.traffic.scenarios import Scenario
 from robotrl.sims.driving.backends.backend import Backend
-from robotrl.sims.driving.core import DrivingCore
+from robotrl.sims.driving.exact import ExactCore
 from robotrl.sims.driving.kernels import settle_range
 from robotrl.sims.driving.observations import DrivingObservations
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.map_pool import MapPool
-from robotrl.sims.driving.world import RECORDS
-from robotrl.sims.exact_state import check_state
 from robotrl.spec import Spec, Split
 
 Ids = NDArray[np.int64]
@@ -27,7 +24,7 @@ LAYOUTS: dict[Split, tuple[int, int]] = {"train": (0, 64), "val": (1 << 20, 16),
 """First layout seed and number of layouts of each split, for each road family; the splits are disjoint."""
 
 
-class BevCore(DrivingCore):
+class BevCore(ExactCore):
     """Driving episodes with traffic of our own, stepped by kernels; see `DrivingCore` for the other arguments.
 
     Args:
@@ -85,58 +82,11 @@ class BevCore(DrivingCore):
 
     # exact state
 
-    def get_state(self) -> dict[str, NDArray[Any]]:
-        """Exact state as named arrays: everything that determines the further course."""
-        self.machine.wait()
-        out: dict[str, NDArray[Any]] = {
-            "order": self.world.order.copy(),
-            "state_ids": self.state_ids.copy(),
-            **self._starts.state(),
-        }
-        for name in RECORDS:
-            records = getattr(self.world, name)
-            out |= {f"{name}/{field}": records[field].copy() for field in records.dtype.names}
-        # maps are numbered in the order of their first use, which may differ in another process
-        for key, base in self._bases().items():
-            out[key] = np.where(out[key] >= 0, out[key] - base, -1).astype(out[key].dtype)
-        return out
+    def _restore_maps(self) -> None:
+        self.world.episodes["map"] = self._chosen(self.state_ids)[1]
 
-    def _bases(self) -> dict[str, NDArray[np.int64]]:
-        """Offsets, by env, of each kind of reference into the map pool."""
-        rows = self.bank.arrays.maps[self.world.episodes["map"]]
-        lane, route = rows["lane"].astype(np.int64), rows["route"].astype(np.int64)
-        return {
-            "agents/lane": lane[:, None],
-            "agents/next": lane[:, None],
-            "egos/lane": lane,
-            "episodes/route": route,
-            "episodes/map": self.world.episodes["map"].astype(np.int64),
-        }
-
-    def set_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Restore a result of `get_state` and return the observations in that state.
-
-        Raises:
-            ConfigError: the state is of another sim or number of envs.
-        """
-        check_state(state, self.get_state())  # `get_state` waits for the backend
-        self.world.order[:] = state["order"]
-        self.state_ids[:] = state["state_ids"]
-        self._starts.load(state)
-        for name in RECORDS:
-            records = getattr(self.world, name)
-            for field in records.dtype.names:
-                records[field] = state[f"{name}/{field}"]
-        _, maps = self._chosen(self.state_ids)
-        self.world.episodes["map"] = maps
-        for key, base in self._bases().items():
-            name, field = key.split("/")
-            array = getattr(self.world, name)[field]
-            if field != "map":
-                array[:] = np.where(array >= 0, array + base, -1)
+    def _settle(self) -> None:
         self.machine.run(settle_range, self.num_envs, self.bank.arrays, self.world)
-        self.observe(self._all)
-        return self.obs
 
 
 def map_keys(ids: Ids, families: Sequence[str]) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ from robotrl.sims.driving.observations import DrivingObservations
 from robotrl.sims.driving.opendrive import reader
 from robotrl.sims.driving.roads import maps, routes
 from robotrl.sims.driving.roads.map_pool import MapPool
-from robotrl.sims.driving.sim import DT_S, DrivingCfg, DrivingSim
+from robotrl.sims.driving.sim import DT_S, DrivingSim, TrafficCfg
 from robotrl.spec import Input
 from robotrl.utils.devices import device_of
 
@@ -84,7 +84,7 @@ def chosen(scenarios: Sequence[str] | None) -> tuple[Scenario, ...]:
 
 
 @dataclass(frozen=True)
-class DriveCfg(DrivingCfg):
+class DriveCfg(TrafficCfg):
     """`bev/drive`: driving in traffic, seen from above: routes, lights, pedestrians, scenarios, OpenDRIVE maps."""
 
     scenarios: tuple[str, ...] | None = None

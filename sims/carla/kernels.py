@@ -9,6 +9,7 @@ from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import wrap
 from robotrl.sims.driving.traffic.following import empty
+from robotrl.sims.driving.traffic.right_of_way import walk_at
 from robotrl.sims.driving.world import Maps, WorldState
 
 WALKS_MPS = 0.1
@@ -54,26 +55,9 @@ def read_users(maps: Maps, world: WorldState, e: int, users: Any, rows: Any) -> 
         if user.kind == tables.PEDESTRIAN:
             if speed > WALKS_MPS:
                 cos, sin = user.vx / speed, user.vy / speed
-            me.walk = walk_at(maps, world, e, user.x, user.y)
+            me.walk = walk_at(maps, maps.maps[world.episodes[e].map], user.x, user.y)
             me.v = speed
         else:
             me.v = user.vx * cos + user.vy * sin
             me.a = user.ax * cos + user.ay * sin
         me.cos, me.sin = cos, sin
-
-
-@kernel
-def walk_at(maps: Maps, world: WorldState, e: int, x: float, y: float) -> int:
-    """Crosswalk at a place, counted within the map; -1 without."""
-    row = maps.maps[world.episodes[e].map]
-    for k in range(row.walks):
-        walk = maps.walks[row.walk + k]
-        dx, dy = walk.x1 - walk.x0, walk.y1 - walk.y0
-        length = math.hypot(dx, dy)
-        if length < 1e-3:
-            continue
-        along = ((x - walk.x0) * dx + (y - walk.y0) * dy) / length
-        aside = ((y - walk.y0) * dx - (x - walk.x0) * dy) / length
-        if 0.0 <= along <= length and abs(aside) <= 0.5 * walk.width:
-            return k
-    return -1

@@ -18,7 +18,7 @@ from robotrl.sims.carla.supervisor import CarlaLink, LinkCfg
 from robotrl.sims.carla.towns import StartPlan
 from robotrl.sims.driving.backends.backend import Threads
 from robotrl.sims.driving.opendrive import reader
-from robotrl.sims.driving.sim import DT_S, DrivingCfg, DrivingSim
+from robotrl.sims.driving.sim import DT_S, DrivingSim, TrafficCfg
 from robotrl.spec import Input, Spec, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
 from robotrl.utils.files import read_plain
@@ -47,7 +47,7 @@ class CarlaSim(DrivingSim[CarlaCore]):
 
 
 @dataclass(frozen=True)
-class CarlaCfg(DrivingCfg):
+class CarlaCfg(TrafficCfg):
     """Options of `carla/...`."""
 
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults(

@@ -121,6 +121,10 @@ class DrivingCore(ABC):
     def _advance(self, actions: NDArray[np.float32]) -> None:
         """Run the actions (N, A) of all envs; write reward, terms, done, events, completion and vector observations."""
 
+    def _find_success(self) -> None:
+        """Write which episodes have just ended in success; an arrival in the same step as a collision is none."""
+        np.equal(self.events & ~np.int32(tables.TIMED_OUT), ARRIVED, out=self.success)
+
     # episodes
 
     def reset(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> dict[str, NDArray[Any]]:
@@ -169,8 +173,7 @@ class DrivingCore(ABC):
         self._advance(actions)
         np.equal(self.done, 1, out=self.terminated)
         np.equal(self.done, 2, out=self.truncated)
-        # an arrival in the same step as a collision is no success
-        np.equal(self.events & ~np.int32(tables.TIMED_OUT), ARRIVED, out=self.success)
+        self._find_success()
         final_ids = self.done.nonzero()[0]
         self._draw(self._all)
         chosen = final_ids if len(final_ids) else slice(0)

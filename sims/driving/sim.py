@@ -153,8 +153,6 @@ class DrivingCfg:
         "hold",
         "points",
     )
-    agents: int = 32
-    """Maximum number of road users in each env, the ego included, 4 to 256."""
     obs: Observed = "vector"
     """Observation: vectors, the bird's-eye raster as CaRL draws it, both or none."""
     reward: RewardPreset = "carl"
@@ -188,11 +186,6 @@ class DrivingCfg:
     points: int = 4
     """Points of a trajectory, 2 to 16."""
 
-    routes: int = 64
-    """Routes that are drawn on a map, where the map is given and has none; `carla/...` takes five eighths of them for
-    training, an eighth for val and the rest for test."""
-    route_length_m: float = 200.0
-    """Length of a drawn route, m."""
     perturb: PerturbCfg = UNPERTURBED
     """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
 
@@ -203,9 +196,6 @@ class DrivingCfg:
             ConfigError: a value out of range, with what was expected.
         """
         check_at_least("num_envs", num_envs, 1)
-        check_count("agents", self.agents, 4, MAX_AGENTS)
-        check_count("routes", self.routes, 1, 100_000)
-        check_number("route_length_m", self.route_length_m, 10.0, 1e5, "m")
         check_number("limit_s", self.limit_s, 1.0, 3600.0, "s")
 
     def taken(self) -> Actions:
@@ -247,3 +237,27 @@ class DrivingCfg:
             check_number("end_penalty", self.end_penalty, 0.0, 100.0)
             return rewards.carl(self.end_penalty)
         return rewards.PRESETS[self.reward]() if self.reward_terms is None else self.reward_terms
+
+
+@dataclass(frozen=True)
+class TrafficCfg(DrivingCfg):
+    """Options that driving sims with traffic on a map have; see `bev/drive`."""
+
+    agents: int = 32
+    """Maximum number of road users in each env, the ego included, 4 to 256."""
+    routes: int = 64
+    """Routes that are drawn on a map, where the map is given and has none; `carla/...` takes five eighths of them for
+    training, an eighth for val and the rest for test."""
+    route_length_m: float = 200.0
+    """Length of a drawn route, m."""
+
+    def check(self, num_envs: int) -> None:
+        """Check the options that are not checked where they are used.
+
+        Raises:
+            ConfigError: a value out of range, with what was expected.
+        """
+        super().check(num_envs)
+        check_count("agents", self.agents, 4, MAX_AGENTS)
+        check_count("routes", self.routes, 1, 100_000)
+        check_number("route_length_m", self.route_length_m, 10.0, 1e5, "m")

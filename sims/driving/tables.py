@@ -253,6 +253,8 @@ VEHICLE, PERSON, STATIC, RED_LIGHT, STOP_SIGN, OFF_ROAD, OFF_ROUTE, BLOCKED, FIN
     1 << i for i in range(10)
 )
 """Bits of an episode's events."""
+DEVIATION, LOG_ENDED = 1 << 10, 1 << 11
+"""Bits of events that only a replayed log has: the ego left what was logged, or the log ended."""
 EVENTS = {
     "vehicle": VEHICLE,
     "pedestrian": PERSON,
@@ -264,8 +266,12 @@ EVENTS = {
     "blocked": BLOCKED,
     "finished": FINISHED,
     "timed_out": TIMED_OUT,
+    "deviation": DEVIATION,
+    "log_ended": LOG_ENDED,
 }
 """Event names, in the order of their bits; every event ends the episode."""
+JUDGED = tuple(EVENTS)[:10]
+"""Events that `judge` finds; a reward may have a term for ending with one of them."""
 TERMS = (
     "progress",
     "outside",

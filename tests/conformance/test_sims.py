@@ -25,6 +25,7 @@ from robotrl.spec import HasCamera, HasExpert, HasFinalObs, HasParams, HasState,
 from robotrl.testing.sims import CHECKS, SimCase, assert_same_obs, copied, leaves, play, random_actions
 from tests.kits.paths_kit import ROOT
 from tests.kits.refusals import raises_naming
+from tests.kits.warp_kit import small_log
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Adapter:
 
     @property
     def name(self) -> str:
-        return ",".join([self.sim, *(str(value) for value in self.options.values())])
+        # a log lies elsewhere in each process
+        return ",".join([self.sim, *(str(value) for key, value in self.options.items() if key != "log")])
 
     def make(self, num_envs: int, seed: int = 0, **options: Any) -> Any:
         return robotrl.make_sim(self.sim, num_envs=num_envs, seed=seed, **{**self.options, **options})
@@ -190,7 +192,26 @@ ADAPTERS = (
         param=("kp", 0.6),
         randomization={"randomization": {"kp": (0.8, 1.2), "friction": (0.5, 1.5), "latency": (0.0, 2.0)}},
     ),
-    # random actions leave the road or run into somebody: no option makes its episodes long
+    # random actions leave the logged way, or run into somebody: no option makes its episodes long
+    *(
+        Adapter(
+            sim="bev/warp",
+            short={"limit_s": 1.0},
+            short_steps=short_steps,
+            threads=({"threads": 1}, {"threads": 3}),
+            starts=0,
+            options=options,
+            clock={"privileged": (0,)},
+            masks=("agents_mask", "lanes_mask", "bev_mask"),
+        )
+        for options, short_steps in (
+            ({"log": small_log()}, 10),
+            ({"log": small_log(), "traffic": "reactive", "reward": "sequence"}, 10),
+            ({"log": small_log(), "obs": "raster", "raster_pixels": 32}, 10),
+            ({"log": small_log("channels", ("a", "b", "c")), "obs": "both", "actions": "trajectory"}, 2),
+            ({"log": small_log("features", ("a", "b")), "obs": "raster", "polylines": 0}, 10),
+        )
+    ),
     *(
         Adapter(
             sim="bev/drive",

@@ -25,7 +25,7 @@ SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_sta
 SHARED_BY_SIMS |= {"sims.expert_state", "sims.wrapper"}
 """A Gymnasium env of any sim, starts, bounds of actions, cores as torch sims: shared by the adapters."""
 
-DRIVING_WORLDS = ("sims.bev", "sims.carla")
+DRIVING_WORLDS = ("sims.bev", "sims.carla", "sims.warp")
 # Folder (the longest match wins) to the folders that it may import. "" is robotrl/__init__.
 MAY_IMPORT = {
     **dict.fromkeys(BASE, BASE),

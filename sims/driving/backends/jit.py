@@ -46,6 +46,9 @@ SOURCES = (
     "driving.traffic.following",
     "driving.traffic.right_of_way",
     "driving.world",
+    "warp.replay",
+    "warp.steps",
+    "warp.warping",
 )
 """Modules of `sims` with driving kernels or with constants that these use."""
 FOLDER = Path(__file__).resolve().parents[2]

@@ -113,6 +113,16 @@ class RouteChoice(NamedTuple):
     """Position on its lane at which each lane change begins, m, in order; empty: chosen by the lanes' lengths."""
 
 
+class PathRoute(NamedTuple):
+    """Route as a driven way, which need not keep to the centers of lanes."""
+
+    points: Points
+    lane: NDArray[np.int64]
+    """(n,) lane below each point."""
+    lane_s: NDArray[np.float64]
+    """(n,) m along that lane."""
+
+
 def resampled(points: Points, spacing: float = SPACING_M) -> Points:
     """Resample a polyline at equal distances of at most `spacing`, keeping both ends."""
     steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
@@ -151,7 +161,7 @@ class RoadBuilder:
         self.cycle_s = 1.0
         self.crosswalks: list[Crosswalk] = []
         self.parked: list[Parked] = []
-        self.routes: list[RouteChoice] = []
+        self.routes: list[RouteChoice | PathRoute] = []
 
     def lane(
         self,

@@ -17,6 +17,7 @@ from robotrl.sims.driving.roads.lanes import (
     NONE,
     SPACING_M,
     Control,
+    PathRoute,
     Points,
     RoadBuilder,
     RouteChoice,
@@ -236,8 +237,10 @@ class _Piece(NamedTuple):
     s: NDArray[np.float64]
 
 
-def _route_line(builder: RoadBuilder, centers: list[Points], choice: RouteChoice) -> _Piece:
+def _route_line(builder: RoadBuilder, centers: list[Points], choice: RouteChoice | PathRoute) -> _Piece:
     """Dense points of a route with lane and position of each; neighbouring lanes are joined by a lane change."""
+    if isinstance(choice, PathRoute):
+        return _Piece(choice.points, choice.lane, choice.lane_s)
     pieces: list[_Piece] = []
     start, begins = choice.start_s, iter(choice.change_s)
     for k, lane in enumerate(choice.lanes):

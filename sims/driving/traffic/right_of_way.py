@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
@@ -220,3 +221,19 @@ def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> floa
                 if world.walking[e, crossing.walk] == 1 and way < NOTICE_M:
                     found = min(found, way - half - 1.0)
     return found
+
+
+@kernel
+def walk_at(maps: Maps, row: Any, x: float, y: float) -> int:
+    """Crosswalk of a map, `row`, at a place, counted within the map; -1 without."""
+    for k in range(row.walks):
+        walk = maps.walks[row.walk + k]
+        dx, dy = walk.x1 - walk.x0, walk.y1 - walk.y0
+        length = math.hypot(dx, dy)
+        if length < 1e-3:
+            continue
+        along = ((x - walk.x0) * dx + (y - walk.y0) * dy) / length
+        aside = ((y - walk.y0) * dx - (x - walk.x0) * dy) / length
+        if 0.0 <= along <= length and abs(aside) <= 0.5 * walk.width:
+            return k
+    return -1

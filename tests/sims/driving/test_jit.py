@@ -14,7 +14,7 @@ PACKAGE = "robotrl.sims"
 FOLDER = jit.FOLDER
 MODULES = {
     ".".join(path.relative_to(FOLDER).with_suffix("").parts)
-    for world in ("driving", "bev", "carla")
+    for world in ("driving", "bev", "carla", "warp")
     for path in (FOLDER / world).rglob("*.py")
 }
 

@@ -1,0 +1,1 @@
+"""Driving logs: layout on disk, recorder and readers of other layouts."""

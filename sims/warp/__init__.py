@@ -1,0 +1,1 @@
+"""Closed-loop simulation by warping logged bird's-eye frames: `bev/warp`."""
