@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from benchmarks.bev import peers as bev_peers
+from benchmarks.bev import warps as bev_warps
 from benchmarks.bev.start import Start, start
 from benchmarks.bev.tape import Tape, make, record, route
 from benchmarks.kit.figures import Figure, Paired, paired, spread
@@ -34,6 +35,7 @@ TARGETS = {
     "env_steps_per_s_vector_2_threads": "aim 1,000,000",
     "raster_frames_per_s": "target 40,000",
     "raster_frames_per_s_packed": "aim 100,000",
+    "warped_frames_per_s_2_threads": "target 50,000",
 }
 
 
@@ -50,10 +52,14 @@ class Scale(NamedTuple):
     """Env steps of one run, summed over envs."""
     frames: int
     rounds: int
+    batch: int
+    """Frames that are warped together."""
+    warped: int
+    """Warped frames of one run."""
 
 
-FULL = Scale(256, (64, 256, 1024, 2048), (8, 16, 32, 64), 400, 102_400, 25_600, 9)
-QUICK = Scale(16, (8, 16), (8, 16, 32), 20, 320, 64, 2)
+FULL = Scale(256, (64, 256, 1024, 2048), (8, 16, 32, 64), 400, 102_400, 25_600, 9, 64, 12_800)
+QUICK = Scale(16, (8, 16), (8, 16, 32), 20, 320, 64, 2, 8, 64)
 
 
 class Line(NamedTuple):
@@ -74,6 +80,7 @@ def run(quick: bool) -> dict[str, Figure]:
         found, bank = part(scale, bank)
         figures |= found
     figures |= peers(scale, bank, quick)
+    figures |= bev_warps.figures(scale.batch, scale.warped, scale.env_steps, scale.rounds)
     return figures | starting(scale, quick)
 
 
@@ -336,6 +343,13 @@ LABELS = {
     "first_step_s_empty_cache": "first step, nothing compiled",
     "first_step_s_warm_cache": "first step, from then on",
     "map_ms": "a map",
+    "warped_frames_per_s_1_thread": "warped frames, 1 thread",
+    "warped_frames_per_s_2_threads": "warped frames, 2 threads",
+    "warped_frames_per_s_packed_1_thread": "warped frames of bit masks, 1 thread",
+    "warped_frames_per_s_packed_2_threads": "warped frames of bit masks, 2 threads",
+    "log_env_steps_per_s_vector_1_thread": "a log in vectors, 1 thread",
+    "log_env_steps_per_s_vector_2_threads": "a log in vectors, 2 threads",
+    "log_env_steps_per_s_raster_2_threads": "a log in warped rasters, 2 threads",
 }
 """Display names of figures; those of sweeps ("us_per_env_step_64_envs") are generated."""
 

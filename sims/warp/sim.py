@@ -211,6 +211,19 @@ class WarpCfg(DrivingCfg):
                     " such frames keep their size and scale"
                 )
 
+    def _check_covered(
+        self, source: FrameView, logged: tuple[int, int], view: FrameView, size: tuple[int, int]
+    ) -> None:
+        """Refuse a view that logged frames do not cover enough even from their own poses."""
+        covered = warping.coverage(warping.pixel_map(source, view, 0.0, 0.0, 0.0), *logged, *size)
+        if covered < self.min_covered:
+            span = min(logged) / source.pixels_per_m
+            raise ConfigError(
+                f"raster_pixels is {self.raster_pixels} at {self.pixels_per_m:g} pixels per meter: logged frames, of"
+                f" {span:g} m, cover {100 * covered:.0f} % of such a view, expected {100 * self.min_covered:.0f} or more;"
+                f" at most {2 * int(span * self.pixels_per_m / 2)} pixels fit"
+            )
+
     def _limits(self, log: DriveLog, shown: Shown) -> Limits:
         source, height, width = NO_VIEW, 0, 0
         described = log.index.frames
@@ -219,6 +232,8 @@ class WarpCfg(DrivingCfg):
             height, width = log.frames.shape[1:3]
         rows, columns = shown.size
         view = shown.view
+        if height:
+            self._check_covered(source, (int(height), int(width)), view, shown.size)
         # square pixels: the longer side sets the coarse scale
         scale = COARSE / max(rows, columns)
         coarse = FrameView(

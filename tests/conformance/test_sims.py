@@ -200,13 +200,14 @@ ADAPTERS = (
             short_steps=short_steps,
             threads=({"threads": 1}, {"threads": 3}),
             starts=0,
-            options=options,
+            # random actions soon leave the logged way
+            options=options | {"max_aside_m": 50.0, "max_turned_deg": 180.0, "min_covered": 0.0},
             clock={"privileged": (0,)},
             masks=("agents_mask", "lanes_mask", "bev_mask"),
         )
         for options, short_steps in (
-            ({"log": small_log()}, 10),
-            ({"log": small_log(), "traffic": "reactive", "reward": "sequence"}, 10),
+            ({"log": small_log(), "raster_pixels": 32}, 10),
+            ({"log": small_log(), "raster_pixels": 32, "traffic": "reactive", "reward": "sequence"}, 10),
             ({"log": small_log(), "obs": "raster", "raster_pixels": 32}, 10),
             ({"log": small_log("channels", ("a", "b", "c")), "obs": "both", "actions": "trajectory"}, 2),
             ({"log": small_log("features", ("a", "b")), "obs": "raster", "polylines": 0}, 10),

@@ -171,7 +171,10 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other type": (lambda p: resave(p / "routes.npy", lambda a: a.astype(np.float32)), "routes.npy holds float32"),
     "frames of another kind": (lambda p: resave(p / "frames.npy", lambda a: a[..., None]), "expected uint16 of 3 axes"),
     "time": (lambda p: resave(p / "steps.npy", back_in_time), "clip 'train-0', step 7: time_s goes back"),
-    "far pose": (lambda p: resave(p / "steps.npy", moved), r"clip 'train-0', step 11: the pose .* outside the map 'bend'"),
+    "far pose": (
+        lambda p: resave(p / "steps.npy", moved),
+        r"clip 'train-0', step 11: the pose .* outside the map 'bend'",
+    ),
     "no steps": (lambda p: (p / "steps.npy").unlink(), "has no steps.npy"),
     "truncated": (lambda p: (p / "steps.npy").write_bytes((p / "steps.npy").read_bytes()[:700]), "cannot be read"),
     "pointer": (lambda p: (p / "steps.npy").write_bytes(b"version https://git-lfs.github.com/spec"), "git-LFS pointer"),
