@@ -9,15 +9,21 @@ date.
 from __future__ import annotations
 
 import ast
+import atexit
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import numpy as np
 
 import robotrl
 from robotrl.registry import SIMS, sim_options
@@ -56,7 +62,29 @@ class Asked(NamedTuple):
 
     def make(self) -> Any:
         """Make the sim with one env."""
-        return robotrl.make_sim(self.sim, num_envs=1, **self.options)
+        return robotrl.make_sim(self.sim, num_envs=1, **{**example_options(self.sim), **self.options})
+
+
+@functools.cache
+def example_options(sim: str) -> dict[str, Any]:
+    """Options without which a sim is not made: a driving log of a straight drive for one that replays logs."""
+    if "log" not in {field.name for field in dataclasses.fields(sim_options(sim))}:
+        return {}
+    from robotrl.sims.driving.logs.layout import AGENT, STEP
+    from robotrl.sims.driving.logs.record import FRAMES
+    from robotrl.sims.driving.logs.writer import LogWriter
+
+    raster, frames = FRAMES.view()
+    count = 60
+    steps = np.zeros(count, STEP)
+    steps["time_s"], steps["x"], steps["speed"] = 0.1 * np.arange(count), 0.8 * np.arange(count), 8.0
+    folder = Path(tempfile.mkdtemp(prefix="robotrl-docs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    route = np.stack([steps["x"], steps["y"]], axis=1)
+    shown = np.zeros((count, raster.height, raster.width), np.uint16)
+    with LogWriter(folder / "log", "an example", 1, frames) as writer:
+        writer.add_clip("straight", "train", steps, np.zeros((count, 1), AGENT), route, frames=shown)
+    return {"log": str(folder / "log")}
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -247,7 +275,7 @@ def sims(_: Asked) -> str:
     """Index of the sims, one row per sim."""
     rows: list[Sequence[Any]] = []
     for name in SIMS.names():
-        sim = robotrl.make_sim(name, num_envs=1)
+        sim = robotrl.make_sim(name, num_envs=1, **example_options(name))
         link = f"[`{name}`]({page_of(name).name})"
         rate = f"{1 / sim.control_dt_s:.4g} Hz"
         rows.append((link, gist(page_of(name)), widths(sim.observation_spec), width(sim.action_spec), rate))

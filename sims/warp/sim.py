@@ -218,10 +218,11 @@ class WarpCfg(DrivingCfg):
         covered = warping.coverage(warping.pixel_map(source, view, 0.0, 0.0, 0.0), *logged, *size)
         if covered < self.min_covered:
             span = min(logged) / source.pixels_per_m
+            share, least = f"{100 * covered:.0f} %", f"{100 * self.min_covered:.0f}"
             raise ConfigError(
                 f"raster_pixels is {self.raster_pixels} at {self.pixels_per_m:g} pixels per meter: logged frames, of"
-                f" {span:g} m, cover {100 * covered:.0f} % of such a view, expected {100 * self.min_covered:.0f} or more;"
-                f" at most {2 * int(span * self.pixels_per_m / 2)} pixels fit"
+                f" {span:g} m, cover {share} of such a view: expected {least} or more, at most"
+                f" {2 * int(span * self.pixels_per_m / 2)} pixels fit"
             )
 
     def _limits(self, log: DriveLog, shown: Shown) -> Limits:

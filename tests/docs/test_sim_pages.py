@@ -32,7 +32,7 @@ def test_the_tables_of_the_page_are_those_of_the_code(name: str) -> None:
 
 @pytest.mark.parametrize("name", SIMS.names())
 def test_the_page_has_every_table_and_names_every_ability(name: str) -> None:
-    sim = robotrl.make_sim(name, num_envs=1)
+    sim = robotrl.make_sim(name, num_envs=1, **sim_docs.example_options(name))
     text = sim_docs.page_of(name).read_text()
     assert text.startswith(f"# {name}\n")
     found = {match["block"] for match in sim_docs.BLOCK.finditer(text)}

@@ -23,6 +23,7 @@ from robotrl.errors import CapabilityError, ConfigError
 from robotrl.registry import SIMS, sim_options
 from robotrl.sims.interop import GymnasiumEnv, GymnasiumVectorEnv, as_sb3, gymnasium_id
 from robotrl.sims.mujoco.render.views import Raster
+from tests.kits.warp_kit import small_log
 
 SIM = "mujoco/peg-insert"
 ARRAY_OPTIONS: dict[str, dict[str, Any]] = {"dtype": {"dtype": "float64"}}
@@ -34,6 +35,10 @@ def variants() -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     for name in SIMS.names():
         options = vars(sim_options(name))
+        if "log" in options:
+            log = {"log": small_log(), "raster_pixels": 36}
+            found += [(name, log), (name, {**log, "obs": "both", "packed": True})]
+            continue
         found.append((name, {}))
         found += [(name, extra) for option, extra in ARRAY_OPTIONS.items() if option in options]
         if "image" in options:

@@ -6,22 +6,28 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from robotrl.cli.commands.outputs import fresh_folder
-from robotrl.cli.commands.parsing import at_least, check_seed
+from robotrl.cli.commands.parsing import at_least, check_seed, parse
 from robotrl.cli.commands.sim_flags import parse_with_sim
 from robotrl.errors import unknown
 from robotrl.registry import SIMS, sim_options
+from robotrl.spec import Split
+
+if TYPE_CHECKING:
+    from robotrl.sims.driving.logs.layout import LogIndex
 
 USAGE = """usage: robotrl driving-log ACTION [options]
 
   record   record drives of a driving sim's rule-based driver
+  nuplan   make a log of databases in the layout of nuPlan
+  waymo    make a log of scenarios in the layout of the Waymo Open Motion Dataset
 
 robotrl driving-log ACTION --help shows the options."""
-ACTIONS = ("record",)
+ACTIONS = ("record", "nuplan", "waymo")
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,36 @@ class RecordArgs:
     """Seed of sim and driver."""
 
 
+@dataclass(frozen=True)
+class NuplanArgs:
+    """Make a log of databases in the layout of nuPlan that you have: poses and boxes, without lanes and frames."""
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """SQLite files (.db)."""
+    out: Path
+    """Folder of the log; must not exist."""
+    slots: int = 31
+    """Road users that are kept of a clip, those that come nearest."""
+    clip_s: float = 20.0
+    """Length of the longest clip, s."""
+    split: Split | None = None
+    """Split of all clips; by default of ten scenes eight are for training, one for validation and one for the test."""
+
+
+@dataclass(frozen=True)
+class WaymoArgs:
+    """Make a log of scenarios in the layout of the Waymo Open Motion Dataset that you have: vectors with lanes."""
+
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """TFRecord files of `Scenario` messages."""
+    out: Path
+    """Folder of the log; must not exist."""
+    slots: int = 31
+    """Road users that are kept of a scenario, those that come nearest."""
+    split: Split | None = None
+    """Split of all clips; by default of ten scenarios eight are for training, one for validation, one for the test."""
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     if not argv or argv[0] in ("-h", "--help"):
@@ -59,7 +95,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if argv[0] not in ACTIONS:
         raise unknown("action", argv[0], ACTIONS)
-    return _record(argv[1:])
+    actions = {"record": _record, "nuplan": _nuplan, "waymo": _waymo}
+    return actions[argv[0]](argv[1:])
 
 
 def _record(argv: Sequence[str]) -> int:
@@ -91,4 +128,32 @@ def _record(argv: Sequence[str]) -> int:
         )
     clips = ", ".join(f"{count} {split}" for split, count in report.clips.items())
     print(f"{report.path}: {report.steps} steps in {clips} clips; {report.tried} starts were driven")
+    return 0
+
+
+def _nuplan(argv: Sequence[str]) -> int:
+    args = parse(NuplanArgs, "robotrl driving-log nuplan", argv)
+    at_least("--slots", args.slots, 1)
+    from robotrl.sims.driving.logs.nuplan import read_nuplan
+
+    with fresh_folder("--out", args.out):
+        index = read_nuplan(args.files, args.out, args.slots, args.clip_s, args.split)
+    return _written(args.out, index)
+
+
+def _waymo(argv: Sequence[str]) -> int:
+    args = parse(WaymoArgs, "robotrl driving-log waymo", argv)
+    at_least("--slots", args.slots, 1)
+    from robotrl.sims.driving.logs.waymo import read_waymo
+
+    with fresh_folder("--out", args.out):
+        index = read_waymo(args.files, args.out, args.slots, args.split)
+    return _written(args.out, index)
+
+
+def _written(out: Path, index: LogIndex) -> int:
+    """Say what was written."""
+    count = {split: sum(clip.split == split for clip in index.clips) for split in ("train", "val", "test")}
+    clips = ", ".join(f"{number} {split}" for split, number in count.items())
+    print(f"{out}: {sum(clip.steps for clip in index.clips)} steps in {clips} clips")
     return 0

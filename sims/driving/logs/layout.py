@@ -155,7 +155,11 @@ def read_log(path: Path) -> DriveLog:
     steps = _array(path, STEPS, STEP, 1)
     agents = _array(path, AGENTS, AGENT, 2)
     routes = _array(path, ROUTES, np.dtype("<f8"), 2)
-    lights = _array(path, LIGHTS, np.dtype("i1"), 2) if (path / LIGHTS).exists() else np.zeros((len(steps), 0), np.int8)
+    lights = np.zeros((len(steps), 0), np.int8)
+    # read-only as the arrays that are mapped: for kernels that is another type, which would be compiled again
+    lights.flags.writeable = False
+    if (path / LIGHTS).exists():
+        lights = _array(path, LIGHTS, np.dtype("i1"), 2)
     frames = None
     if index.frames is not None:
         kind = index.frames.kind
