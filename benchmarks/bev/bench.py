@@ -56,10 +56,12 @@ class Scale(NamedTuple):
     """Frames that are warped together."""
     warped: int
     """Warped frames of one run."""
+    drives: int
+    """Recorded drives that are replayed."""
 
 
-FULL = Scale(256, (64, 256, 1024, 2048), (8, 16, 32, 64), 400, 102_400, 25_600, 9, 64, 12_800)
-QUICK = Scale(16, (8, 16), (8, 16, 32), 20, 320, 64, 2, 8, 64)
+FULL = Scale(256, (64, 256, 1024, 2048), (8, 16, 32, 64), 400, 102_400, 25_600, 9, 64, 12_800, 16)
+QUICK = Scale(16, (8, 16), (8, 16, 32), 20, 320, 64, 2, 8, 64, 2)
 
 
 class Line(NamedTuple):
@@ -80,7 +82,7 @@ def run(quick: bool) -> dict[str, Figure]:
         found, bank = part(scale, bank)
         figures |= found
     figures |= peers(scale, bank, quick)
-    figures |= bev_warps.figures(scale.batch, scale.warped, scale.env_steps, scale.rounds)
+    figures |= bev_warps.figures(scale.batch, scale.warped, scale.env_steps, scale.drives, scale.rounds)
     return figures | starting(scale, quick)
 
 

@@ -27,13 +27,14 @@ STEPS_UNIT = "env steps/s"
 Run = Callable[[], float]
 
 
-def figures(count: int, frames: int, env_steps: int, rounds: int) -> dict[str, Figure]:
+def figures(count: int, frames: int, env_steps: int, drives: int, rounds: int) -> dict[str, Figure]:
     """All figures.
 
     Args:
         count: frames in a batch.
         frames: frames of one run.
         env_steps: env steps of one run.
+        drives: recorded drives that are replayed.
         rounds: samples of each route.
     """
     given = np.random.default_rng(0).integers(0, 256, (count, HEIGHT, WIDTH, CHANNELS), dtype=np.uint8)
@@ -52,7 +53,7 @@ def figures(count: int, frames: int, env_steps: int, rounds: int) -> dict[str, F
             figure = measured.figure(f"{kind}_{threads}", f"torch_{threads}", UNIT, "higher", f"{what}; {note}")
             named = "warped_frames_per_s" + ("_packed" if kind == "packed" else "")
             out[f"{named}_{name}"] = _beside(figure, f"{TORCH}, nearest, float32, {threads} thread(s)")
-    return out | replays(env_steps, rounds)
+    return out | replays(env_steps, drives, rounds)
 
 
 def _beside(figure: Figure, peer: str) -> Figure:
@@ -117,7 +118,7 @@ def _theirs(given: NDArray[np.uint8], poses: NDArray[np.float64], threads: int, 
     return run
 
 
-def replays(env_steps: int, rounds: int, num_envs: int = 256) -> dict[str, Figure]:
+def replays(env_steps: int, drives: int, rounds: int, num_envs: int = 256) -> dict[str, Figure]:
     """Env steps a second of `bev/warp` on recorded drives, in vectors and in rasters."""
     import torch
 
@@ -126,7 +127,7 @@ def replays(env_steps: int, rounds: int, num_envs: int = 256) -> dict[str, Figur
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        record_driving_log(log, train=16, val=0, test=0, num_envs=16)
+        record_driving_log(log, train=drives, val=0, test=0, num_envs=drives)
         routes: dict[str, Run] = {}
         for obs, threads in (("vector", 1), ("vector", 2), ("raster", 2)):
             sim = make_sim("bev/warp", num_envs=num_envs, seed=0, log=str(log), obs=obs, threads=threads)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import check_number, unknown
 from robotrl.sims.driving.plan import Actions
-from robotrl.sims.driving.tables import JUDGED
+from robotrl.sims.driving.tables import JUDGE_EVENTS
 
 FACTORS = ("outside", "speeding", "ttc", "comfort", "centre")
 """CaRL's factors on progress, 0 to 1: 0 outside the lanes of the ego's direction; max(0, 1 - excess / 2.23 m/s) above
@@ -56,7 +56,7 @@ def carl(end_penalty: float = 1.0) -> RewardCfg:
 
 def roach() -> RewardCfg:
     """Roach's shaped reward: speed, lateral offset, heading, steering, and -1 at a failure; a negative control."""
-    failures = [name for name in JUDGED if name not in ("finished", "timed_out")]
+    failures = [name for name in JUDGE_EVENTS if name not in ("finished", "timed_out")]
     return RewardCfg(
         progress=0.0,
         factors=(),
@@ -106,8 +106,8 @@ def rules(cfg: RewardCfg, actions: Actions, blocked_s: float, throttle: float, d
         if name not in SHAPED:
             raise unknown("reward term", name, SHAPED)
     for name in cfg.ends:
-        if name not in JUDGED:
-            raise unknown("reward event", name, JUDGED)
+        if name not in JUDGE_EVENTS:
+            raise unknown("reward event", name, JUDGE_EVENTS)
     check_number("reward.hold_s", cfg.hold_s, 0.0, 1e6, "s")
     check_number("blocked_s", blocked_s, 1.0, 1e6, "s")
     check_number("throttle_mps2", throttle, 0.1, 10.0, "m/s^2")
@@ -115,7 +115,7 @@ def rules(cfg: RewardCfg, actions: Actions, blocked_s: float, throttle: float, d
         progress=float(cfg.progress),
         factors=np.array([float(name in cfg.factors) for name in FACTORS]),
         weights=np.array([float(cfg.weights.get(name, 0.0)) for name in SHAPED]),
-        ends=np.array([float(cfg.ends.get(name, 0.0)) for name in JUDGED]),
+        ends=np.array([float(cfg.ends.get(name, 0.0)) for name in JUDGE_EVENTS]),
         speed_at_end=float(cfg.speed_at_end),
         hold_s=float(cfg.hold_s),
         blocked_s=float(blocked_s),

@@ -270,7 +270,7 @@ EVENTS = {
     "log_ended": LOG_ENDED,
 }
 """Event names, in the order of their bits; every event ends the episode."""
-JUDGED = tuple(EVENTS)[:10]
+JUDGE_EVENTS = tuple(EVENTS)[:10]
 """Events that `judge` finds; a reward may have a term for ending with one of them."""
 TERMS = (
     "progress",

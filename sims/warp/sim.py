@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError, check_count, check_number, unknown
 from robotrl.sims.driving.backends.backend import Threads
-from robotrl.sims.driving.logs.layout import INDEX, DriveLog, FrameCfg, read_log
+from robotrl.sims.driving.logs.layout import INDEX, STEPS, DriveLog, FrameCfg, read_log
 from robotrl.sims.driving.observations import DrivingObservations, make_observations
 from robotrl.sims.driving.render import raster
 from robotrl.sims.driving.rewards import RewardCfg
@@ -107,10 +107,10 @@ class WarpCfg(DrivingCfg):
             ConfigError: a value out of range, or options that contradict each other.
             DataError: the log is missing or none of the layout.
         """
-        if self.log is None:
+        if not self.log:
             raise ConfigError(
-                "log of bev/warp is None: expected the folder of a driving log; `robotrl driving-log record --out LOG`"
-                " records one"
+                f"log of bev/warp is {self.log!r}: expected the folder of a driving log;"
+                " `robotrl driving-log record --out LOG` records one"
             )
         self.check(num_envs)
         check_count("threads", self.threads, 0, 1024)
@@ -148,8 +148,8 @@ class WarpCfg(DrivingCfg):
         return RewardCfg(progress=0.0, factors=())
 
     def inputs(self) -> list[Input]:
-        """Log that the sim reads; see `HasInputs`."""
-        return [Input("log", "file", str(Path(self.log) / INDEX))] if self.log is not None else []
+        """Index and poses of the log that the sim reads; see `HasInputs`."""
+        return [Input("log", "file", str(Path(self.log) / name)) for name in (INDEX, STEPS)] if self.log else []
 
     def _forecaster(self, log: DriveLog, num_envs: int) -> Forecaster:
         if self.traffic == REPLAY:

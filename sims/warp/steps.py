@@ -67,7 +67,28 @@ def efficiency(ratio: float) -> float:
 
 
 @kernel
-def logged_ttc(world: WorldState, log: ReplayArrays, replays: Any, e: int, horizon_s: float) -> float:
+def touches_at(
+    me: Any, own: Any, x: float, y: float, cos: float, sin: float, length: float, width: float, t: float
+) -> bool:
+    """True if the ego, after `t` s at its speed and course, overlaps a box with its center at (x, y)."""
+    dx, dy = x - me.x - me.v * me.cos * t, y - me.y - me.v * me.sin * t
+    near = 0.5 * (own.length + own.width + length + width)
+    return dx * dx + dy * dy < near * near and boxes_overlap(
+        dx,
+        dy,
+        me.cos,
+        me.sin,
+        0.5 * own.length,
+        0.5 * own.width,
+        cos,
+        sin,
+        0.5 * length,
+        0.5 * width,
+    )
+
+
+@kernel
+def logged_ttc(maps: Maps, world: WorldState, log: ReplayArrays, replays: Any, e: int, horizon_s: float) -> float:
     """Time to the next collision of the ego, at its speed and course, with the boxes that the log has in the future.
 
     A road user that has left its logged place counts where it is, at its speed and course. A standing ego is safe.
@@ -81,7 +102,6 @@ def logged_ttc(world: WorldState, log: ReplayArrays, replays: Any, e: int, horiz
     own = agents[0]
     clip = log.clips[replays[e].clip]
     now, last = clip.first + replays[e].at, clip.first + clip.steps - 1
-    vx, vy = me.v * me.cos, me.v * me.sin
     soonest = horizon_s
     for slot in range(1, len(agents)):
         other = agents[slot]
@@ -92,32 +112,31 @@ def logged_ttc(world: WorldState, log: ReplayArrays, replays: Any, e: int, horiz
         if dx * dx + dy * dy > reach * reach:
             continue
         there = log.agents[now, slot - 1]
-        track = there.track
         replayed = there.kind > 0 and abs(there.x - other.x) + abs(there.y - other.y) < 0.1
-        near = 0.5 * (own.length + own.width + other.length + other.width)
         k = 0
         while 0.1 * k < soonest:
             t = 0.1 * k
             x, y, cos, sin = other.x + other.v * other.cos * t, other.y + other.v * other.sin * t, other.cos, other.sin
             if replayed and now + k <= last:
                 future = log.agents[now + k, slot - 1]
-                if future.kind == 0 or future.track != track:
+                if future.kind == 0 or future.track != there.track:
                     break
                 x, y, cos, sin = future.x, future.y, math.cos(future.yaw), math.sin(future.yaw)
-            rx, ry = x - me.x - vx * t, y - me.y - vy * t
-            if rx * rx + ry * ry < near * near and boxes_overlap(
-                rx,
-                ry,
-                me.cos,
-                me.sin,
-                0.5 * own.length,
-                0.5 * own.width,
-                cos,
-                sin,
-                0.5 * other.length,
-                0.5 * other.width,
-            ):
+            if touches_at(me, own, x, y, cos, sin, other.length, other.width, t):
                 soonest = t
+                break
+            k += TTC_TICK
+    row = maps.maps[world.episodes[e].map]
+    for i in range(row.parked, row.parked + row.parkeds):
+        box = maps.parked[i]
+        dx, dy = box.x - me.x, box.y - me.y
+        reach = own.length + box.length + me.v * horizon_s
+        if dx * dx + dy * dy > reach * reach:
+            continue
+        k = 0
+        while 0.1 * k < soonest:
+            if touches_at(me, own, box.x, box.y, box.cos, box.sin, box.length, box.width, 0.1 * k):
+                soonest = 0.1 * k
                 break
             k += TTC_TICK
     return soonest
@@ -133,7 +152,6 @@ def measure_deviation(world: WorldState, log: ReplayArrays, replays: Any, limits
     for k in range(max(state.near - 5, 0), min(state.near + 15, clip.steps)):
         dx, dy = me.x - poses[first + k, 0], me.y - poses[first + k, 1]
         square = dx * dx + dy * dy
-        # of a logged ego that stands the first step, so that the search can go on
         if square < best:
             best, at = square, k
     # steps at which the logged ego stood are passed over
@@ -160,11 +178,13 @@ def measure_deviation(world: WorldState, log: ReplayArrays, replays: Any, limits
 
 
 @kernel
-def measure_sequence(world: WorldState, log: ReplayArrays, replays: Any, limits: Limits, e: int, hit: int) -> float:
+def measure_sequence(
+    maps: Maps, world: WorldState, log: ReplayArrays, replays: Any, limits: Limits, e: int, hit: int
+) -> float:
     """Update the terms of RAD-2's sequence reward of env `e`, and return by how much their sum has changed."""
     state = replays[e]
     now = log.clips[state.clip].first + state.at
-    state.ttc = 0.0 if hit > 0 else logged_ttc(world, log, replays, e, limits.ttc_s)
+    state.ttc = 0.0 if hit > 0 else logged_ttc(maps, world, log, replays, e, limits.ttc_s)
     state.safety = min(state.safety, state.ttc - limits.ttc_s)
     state.ratio = progress_ratio(world.egos[e].best - state.begin, max(log.progress[now] - state.begin, 0.0))
     state.efficiency = efficiency(state.ratio)
@@ -198,7 +218,7 @@ def step_ego(
     settle(maps, world, e)
     left = measure_deviation(world, log, replays, limits, e)
     total = judge_step(maps, world, rules, e, before, hit, slot, terms)
-    gained = measure_sequence(world, log, replays, limits, e, 0 if left else hit)
+    gained = measure_sequence(maps, world, log, replays, limits, e, 0 if left else hit)
     total += limits.sequence * gained
     if state.at + 1 >= clip.steps:
         episode.events |= tables.LOG_ENDED

@@ -44,6 +44,10 @@ EXPECTED = {
     "env_steps_per_s_vs_highway_env",
     "first_step_s_warm_cache",
     "map_ms",
+    *(f"warped_frames_per_s{kind}_{threads}" for kind in ("", "_packed") for threads in ("1_thread", "2_threads")),
+    "log_env_steps_per_s_vector_1_thread",
+    "log_env_steps_per_s_vector_2_threads",
+    "log_env_steps_per_s_raster_2_threads",
 }
 
 

@@ -349,7 +349,18 @@ def test_safety_looks_at_the_logged_future(tmp_path: Path) -> None:
     assert float(drive(near).info["safety"][0]) == 0.0
 
 
-# starts, lights and options
+# starts, lights, recordings and options
+
+
+def test_episode_recording_names_the_deviation() -> None:
+    sim = make(obs="none", max_aside_m=1.0)
+    at_start(sim)
+    roads, frame = sim.trace_map(0), sim.trace_frame(0)
+    assert len(roads.lanes) == 2 and [stop.control for stop in roads.stops] == ["light"]
+    assert frame.lights == (0,) and frame.ego[:2] == pytest.approx(sim.core.arrays.poses[0, :2], abs=1e-4)
+    assert len(frame.slots) == 4
+    until_end(sim, 0.3)
+    assert sim.trace_step(0).events == ("deviation",)
 
 
 def test_ids_go_through_the_clips_of_their_split() -> None:
