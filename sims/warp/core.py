@@ -171,7 +171,7 @@ class WarpCore(ExactCore):
     ) -> None:
         slots = log.agents.shape[1]
         bank = LogMaps(machine, self._road, num_envs, log.lights.shape[1])
-        self.log, self._names = log, sorted({clip.scenario for clip in log.index.clips})
+        self.log, self._names = log, sorted({clip.scenario for clip in log.meta.clips})
         own = (limit_steps, rules, action_spec, seed, machine, observed)
         super().__init__("bev/warp", bank, num_envs, slots + 1, self._names, *own)
         self._bank = bank
@@ -202,7 +202,7 @@ class WarpCore(ExactCore):
         Raises:
             ConfigError: the log has no clip of that split.
         """
-        split = next(name for name, ids in starts.SPLITS.items() if state_id in ids)
+        split: Split = next(name for name, ids in starts.SPLITS.items() if state_id in ids)
         clips = self._clips[split]
         if not clips:
             has = ", ".join(f"{len(found)} {name}" for name, found in self._clips.items() if found)
@@ -215,14 +215,14 @@ class WarpCore(ExactCore):
         if lap == 0:
             return clip, 0
         share = float(counter_rng.uniform(0x10C5, np.array([state_id]), 1)[0, 0])
-        return clip, int(share * max(self.log.index.clips[clip].steps - LEAST_STEPS, 1))
+        return clip, int(share * max(self.log.meta.clips[clip].steps - LEAST_STEPS, 1))
 
     def _road(self, key: tuple[str, int]) -> maps.RoadMap:
         """Map of the pool; `key` is its name and -1, or "" and the number of a clip that has none."""
         name, number = key
         clips = self._sharing(key)
         if number >= 0:
-            clip = self.log.index.clips[number]
+            clip = self.log.meta.clips[number]
             builder = way_builder(clip.name, self._way(clip))
         else:
             builder = builder_of(name, read_roads(self.log.map_file(name)))
@@ -237,8 +237,8 @@ class WarpCore(ExactCore):
         """Clips on a map, in the order of their routes."""
         name, number = key
         if number >= 0:
-            return [self.log.index.clips[number]]
-        return [clip for clip in self.log.index.clips if clip.map == name]
+            return [self.log.meta.clips[number]]
+        return [clip for clip in self.log.meta.clips if clip.map == name]
 
     def _way(self, clip: ClipCfg) -> NDArray[np.float64]:
         """Points of a clip's route."""
@@ -253,7 +253,7 @@ class WarpCore(ExactCore):
         row = self.arrays.clips[number]
         if row["map"] >= 0:
             return
-        clip = self.log.index.clips[number]
+        clip = self.log.meta.clips[number]
         key = (clip.map, -1) if clip.map is not None else ("", number)
         row["map"] = self.bank.number(key)
         self._make_room()
@@ -286,7 +286,7 @@ class WarpCore(ExactCore):
             self._put_map(e, number)
             episode = self.world.episodes[e]
             episode["seed"], episode["route"] = state_id, self.arrays.clips["route"][number]
-            episode["scenario"] = self._names.index(self.log.index.clips[number].scenario)
+            episode["scenario"] = self._names.index(self.log.meta.clips[number].scenario)
         clips, first = np.ascontiguousarray(chosen[:, 0]), np.ascontiguousarray(chosen[:, 1])
         self.machine.run(
             steps.begin_range,
@@ -395,8 +395,8 @@ class WarpCore(ExactCore):
 
 def _arrays(log: DriveLog) -> replay.ReplayArrays:
     """Arrays of a log for kernels; what is derived of a clip is filled in at its first use."""
-    clips = np.zeros(len(log.index.clips), replay.CLIP)
-    for row, clip in zip(clips, log.index.clips, strict=True):
+    clips = np.zeros(len(log.meta.clips), replay.CLIP)
+    for row, clip in zip(clips, log.meta.clips, strict=True):
         row["first"], row["steps"], row["map"] = clip.first, clip.steps, -1
         row["length"], row["width"] = clip.ego_length_m, clip.ego_width_m
     poses = np.stack([log.steps[name] for name in ("x", "y", "yaw", "speed")], axis=1)

@@ -45,7 +45,7 @@ class WarpSim(DrivingSim[WarpCore]):
 
     def scenario_of(self, state_id: int) -> str:
         """Name of the scenario of a start's clip."""
-        return self.core.log.index.clips[self.core.clip_of(state_id)[0]].scenario
+        return self.core.log.meta.clips[self.core.clip_of(state_id)[0]].scenario
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Exact state; see the core's `get_state`."""
@@ -175,11 +175,11 @@ class WarpCfg(DrivingCfg):
             observed = make_observations(threads.zeros, self.obs, *given)
             size = (self.raster_pixels, self.raster_pixels)
             return Shown(observed, {}, {}, np.zeros((0, 0, 0), np.uint8), None, _raster_view(cfg), size)
-        if log.index.frames is None or log.frames is None:
+        if log.meta.frames is None or log.frames is None:
             raise ConfigError(
                 f"obs is {self.obs!r}, and driving log {self.log} has no frames: expected obs 'vector' or 'none'"
             )
-        described = log.index.frames
+        described = log.meta.frames
         if described.kind == "raster":
             observed = make_observations(threads.zeros, self.obs, *given)
             view, size, frames = _raster_view(cfg), (self.raster_pixels, self.raster_pixels), None
@@ -227,7 +227,7 @@ class WarpCfg(DrivingCfg):
 
     def _limits(self, log: DriveLog, shown: Shown) -> Limits:
         source, height, width = NO_VIEW, 0, 0
-        described = log.index.frames
+        described = log.meta.frames
         if described is not None and log.frames is not None:
             source = FrameView(described.pixels_per_m, described.ego_row, described.ego_column)
             height, width = log.frames.shape[1:3]

@@ -71,7 +71,7 @@ def pixel_map(source: FrameView, view: FrameView, ahead: float, left: float, tur
 
 
 @kernel
-def span(start: int, step: int, end: int, count: int) -> tuple[int, int]:
+def span(start: Any, step: Any, end: Any, count: int) -> tuple[int, int]:
     """First and last (excluded) k from 0 to `count` for which start + k * step lies from 0 to `end` (excluded)."""
     if step == 0:
         return (0, count) if 0 <= start < end else (0, 0)
@@ -83,7 +83,7 @@ def span(start: int, step: int, end: int, count: int) -> tuple[int, int]:
 
 
 @kernel
-def row_span(at: PixelMap, r: int, height: int, width: int, columns: int) -> tuple[int, int, int, int, int, int]:
+def row_span(at: PixelMap, r: int, height: int, width: int, columns: int) -> tuple[Any, Any, Any, Any, int, int]:
     """Positions along row `r` of a view, and the columns whose centers fall inside a source of height by width.
 
     Returns:

@@ -22,8 +22,8 @@ def test_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = read_log(out)
     assert f"{len(log.steps)} steps in" in said and "3 starts were driven" in said
     assert log.frames is not None and log.frames.shape[1:] == (48, 48)
-    assert {clip.scenario for clip in log.index.clips} == {"straight"}
-    assert {clip.split for clip in log.index.clips} <= {"train", "val"}
+    assert {clip.scenario for clip in log.meta.clips} == {"straight"}
+    assert {clip.split for clip in log.meta.clips} <= {"train", "val"}
 
 
 def test_other_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

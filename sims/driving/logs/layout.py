@@ -120,7 +120,7 @@ class DriveLog(NamedTuple):
     """Driving log that was read; arrays are read-only and stay on disk until they are used."""
 
     path: Path
-    index: LogIndex
+    meta: LogIndex
     steps: NDArray[Any]
     """(F,) `STEP` records."""
     agents: NDArray[Any]
@@ -132,7 +132,7 @@ class DriveLog(NamedTuple):
 
     def clips_of(self, split: Split) -> list[int]:
         """Numbers of the clips of a split."""
-        return [k for k, clip in enumerate(self.index.clips) if clip.split == split]
+        return [k for k, clip in enumerate(self.meta.clips) if clip.split == split]
 
     def map_file(self, name: str) -> Path:
         """File of a map."""
@@ -183,10 +183,11 @@ def read_log(path: Path) -> DriveLog:
 
 def _check_inside(log: DriveLog, name: str | None) -> None:
     """Refuse poses of the ego that lie outside the map that their clips name, or far from the route without one."""
+    low = high = np.zeros(2)
     if name is not None:
         roads = read_roads(log.map_file(name))
         low, high = extent(roads["lane_points"], float(roads["lane_width"].max()))
-    for clip in log.index.clips:
+    for clip in log.meta.clips:
         if clip.map != name:
             continue
         if name is None:

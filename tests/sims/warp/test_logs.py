@@ -60,9 +60,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         out.add_clip(**clip(name="first"))
         out.add_clip(**given)
     log = read_log(tmp_path / "log")
-    found = log.index.clips[1]
+    found = log.meta.clips[1]
     assert found == layout.ClipCfg("one", "train", STEPS, STEPS, 200, 200, "bend", "bend", 4.0, 1.5)
-    assert log.index.frames == frame_cfg("raster", 16, 1.0)
+    assert log.meta.frames == frame_cfg("raster", 16, 1.0)
     assert log.frames is not None
     for array, rows in ((log.steps, given["steps"]), (log.agents, given["agents"]), (log.frames, given["frames"])):
         assert np.array_equal(array[STEPS:], rows)

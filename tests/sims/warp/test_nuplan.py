@@ -69,8 +69,8 @@ def write(path: Path, scans: int = 121, scenes: int = 1, gap_at: int | None = No
 def test_scene_becomes_a_clip_at_10_hz(tmp_path: Path) -> None:
     index = read_nuplan([write(tmp_path / "a.db")], tmp_path / "log", slots=3)
     log = read_log(tmp_path / "log")
-    (clip,) = log.index.clips
-    assert log.index == index and (clip.name, clip.steps, clip.map) == ("a-scene-0000-0", 61, None)
+    (clip,) = log.meta.clips
+    assert log.meta == index and (clip.name, clip.steps, clip.map) == ("a-scene-0000-0", 61, None)
     assert clip.scenario == "following_lane_with_lead"
     assert (clip.ego_length_m, clip.ego_width_m) == EGO_M
     way = 0.8 * np.arange(61)

@@ -125,9 +125,9 @@ def test_recorded_start_looks_as_it_did(drives: Path) -> None:
     """The picture, bit for bit, and nearly all numbers, of each recorded start."""
     log = read_log(drives)
     options = {"raster_pixels": 48, "obs": "both", "threads": 1}
-    count = len(log.index.clips)
+    count = len(log.meta.clips)
     there = robotrl.make_sim("bev/drive", num_envs=count, agents=32, scenarios=("straight", "signal"), **options)
-    ids = [int(clip.name.removeprefix("train-")) for clip in log.index.clips]
+    ids = [int(clip.name.removeprefix("train-")) for clip in log.meta.clips]
     then = {key: value.clone() for key, value in there.reset(options={"state_ids": ids}).items()}
     sim = make(count, log=str(drives), **options)
     now = sim.reset(options={"state_ids": list(range(count))})
@@ -143,7 +143,7 @@ def test_recorded_start_looks_as_it_did(drives: Path) -> None:
 
 def test_driver_of_the_log_drives_it_again(drives: Path) -> None:
     """It stays on the logged ways; where it draws the style that was recorded, it also drives as fast as then."""
-    count = len(read_log(drives).index.clips)
+    count = len(read_log(drives).meta.clips)
     as_logged = np.zeros(count, bool)
     for mode in ("calm", "brisk"):
         sim = make(count, log=str(drives), raster_pixels=48, obs="raster")
@@ -366,7 +366,7 @@ def test_episode_recording_names_the_deviation() -> None:
 def test_ids_go_through_the_clips_of_their_split() -> None:
     sim = make(obs="none")
     train, val = sim.state_ids("train"), sim.state_ids("val")
-    clips = sim.core.log.index.clips
+    clips = sim.core.log.meta.clips
     assert [clips[sim.core.clip_of(train[k])[0]].name for k in range(7)] == [f"train-{k % 5}" for k in range(7)]
     assert [sim.core.clip_of(train[k])[1] for k in range(5)] == [0] * 5
     later = [sim.core.clip_of(train[k])[1] for k in range(5, 60)]

@@ -188,8 +188,8 @@ def test_bytes_that_are_no_message_are_refused(data: bytes, says: str) -> None:
 def test_scenario_becomes_a_clip(tmp_path: Path) -> None:
     index = read_waymo([write(tmp_path / "a.tfrecord", scenario())], tmp_path / "log", slots=2)
     log = read_log(tmp_path / "log")
-    (clip,) = log.index.clips
-    assert log.index == index and (clip.name, clip.split, clip.steps, clip.map) == ("abc", "train", STEPS, "abc")
+    (clip,) = log.meta.clips
+    assert log.meta == index and (clip.name, clip.split, clip.steps, clip.map) == ("abc", "train", STEPS, "abc")
     # the origin is where the ego begins
     assert np.allclose(log.steps["x"], 0.6 * np.arange(STEPS)) and np.allclose(log.steps["y"], 0.0)
     assert np.allclose(log.steps["time_s"], 0.1 * np.arange(STEPS)) and np.allclose(log.steps["speed"], 6.0)
