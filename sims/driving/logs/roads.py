@@ -56,6 +56,8 @@ SHAPES: Mapping[str, tuple[str, int, str]] = {
 }
 """Arrays of a map: what its first axis counts, number of axes, kind of numbers."""
 COLUMNS = {"lane_points": 2, "lane_next": 2, "crosswalks": 5, "parked": 5}
+STOP_INSIDE_M = 1.0
+"""Least distance of a stop line from the ends of its lane."""
 TURN_RAD = 0.5
 """Heading difference of its ends from which a lane in a junction is a turn."""
 NEAR_M = 5.0
@@ -177,7 +179,9 @@ def builder_of(name: str, arrays: RoadArrays) -> RoadBuilder:
         lane.left_solid, lane.right_solid = lane.left == NONE, lane.right == NONE
         control = Control(int(arrays["lane_control"][k]))
         if control != Control.NONE:
-            stop = min(max(float(arrays["lane_stop_m"][k]), 0.0), lane.length_m)
+            # a line at the very end of a lane would fall between two of a route's points, which are 1 m apart
+            inner = min(STOP_INSIDE_M, 0.5 * lane.length_m)
+            stop = min(max(float(arrays["lane_stop_m"][k]), inner), lane.length_m - inner)
             builder.stop(number, control, int(arrays["lane_light"][k]), stop)
     for lane, successor in arrays["lane_next"].tolist():
         builder.follow(lane, successor)

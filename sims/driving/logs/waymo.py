@@ -281,6 +281,11 @@ def _arrays(
 
 
 def _along(points: NDArray[np.float64], place: NDArray[np.float64]) -> float:
-    """Distance along a line of its point that is nearest to a place, m."""
-    nearest = int(np.hypot(*(points - place).T).argmin())
-    return float(np.hypot(*np.diff(points[: nearest + 1], axis=0).T).sum())
+    """Distance along a line of its place that is nearest to a point, m."""
+    steps = np.diff(points, axis=0)
+    lengths = np.hypot(*steps.T)
+    share = ((place - points[:-1]) * steps).sum(1) / np.maximum(lengths, 1e-9) ** 2
+    share = np.clip(share, 0.0, 1.0)
+    apart = np.hypot(*(points[:-1] + share[:, None] * steps - place).T)
+    k = int(apart.argmin())
+    return float(lengths[:k].sum() + share[k] * lengths[k])

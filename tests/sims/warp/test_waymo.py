@@ -204,7 +204,7 @@ def test_scenario_becomes_a_clip(tmp_path: Path) -> None:
     assert roads["lane_sizes"].tolist() == [3, 2, 2] and roads["lane_next"].tolist() == [[0, 1]]
     assert roads["lane_left"].tolist() == [2, -1, -1] and roads["lane_junction"].tolist() == [False, True, False]
     assert roads["lane_control"].tolist() == [1, 0, 2] and roads["lane_light"].tolist() == [0, -1, -1]
-    assert roads["lane_stop_m"].tolist() == [50.0, -1.0, 50.0]
+    assert roads["lane_stop_m"].tolist() == [49.0, -1.0, 45.0]
     assert roads["lane_speed"][0] == pytest.approx(25.0 * 0.44704)
     assert roads["crosswalks"].tolist() == [[21.5, -5.0, 21.5, 8.0, 3.0]]
 
