@@ -15,7 +15,6 @@ moved.install()
 torchvision_guard.install()
 
 if TYPE_CHECKING:
-    from robotrl.api.driving_logs import record_driving_log
     from robotrl.api.exporting import export
     from robotrl.api.recorder import Recorder
     from robotrl.api.reward_evaluation import evaluate_reward
@@ -30,7 +29,6 @@ _LAZY = {
     "evaluate": "robotrl.rollout.evaluate",
     "export": "robotrl.api.exporting",
     "Recorder": "robotrl.api.recorder",
-    "record_driving_log": "robotrl.api.driving_logs",
     "evaluate_reward": "robotrl.api.reward_evaluation",
     "train": "robotrl.api.training",
     "TrainedRun": "robotrl.api.training",
@@ -49,7 +47,6 @@ __all__ = [
     "export",
     "load_policy",
     "make_sim",
-    "record_driving_log",
     "train",
 ]
 

@@ -122,12 +122,14 @@ def replays(env_steps: int, drives: int, rounds: int, num_envs: int = 256) -> di
     """Env steps a second of `bev/warp` on recorded drives, in vectors and in rasters."""
     import torch
 
-    from robotrl.api.driving_logs import record_driving_log
     from robotrl.registry import make_sim
+    from robotrl.sims.driving.logs.record import record_drives
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        record_driving_log(log, train=drives, val=0, test=0, num_envs=drives)
+        driven = make_sim("bev/drive", num_envs=drives, seed=0, obs="none")
+        record_drives(driven, log, {"train": drives})
+        driven.close()
         routes: dict[str, Run] = {}
         for obs, threads in (("vector", 1), ("vector", 2), ("raster", 2)):
             sim = make_sim("bev/warp", num_envs=num_envs, seed=0, log=str(log), obs=obs, threads=threads)

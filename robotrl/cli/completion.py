@@ -53,7 +53,7 @@ POSITIONAL, FIXED = (get_args(marked)[1] for marked in (tyro.conf.Positional[int
 """Annotations of positional arguments, and of fields without a flag."""
 NAMED: Any = type(tyro.conf.arg())
 """Type of the annotation that may give a flag another name than its field's."""
-OF_SIMS = ("demos", "eval", "import", "reward", "train", "video", "view")
+OF_SIMS = ("demos", "driving-log", "eval", "import", "reward", "train", "video", "view")
 """Commands with the options of the sim that they name, `--sim.FIELD`."""
 MAIN_FLAGS = ("--help", "--version", "--completion")
 ACTIONS = {
@@ -65,6 +65,12 @@ ACTIONS = {
     "relabel": ("preference_reward", "RelabelArgs"),
 }
 """Actions of `robotrl reward` to module and class of their arguments."""
+LOG_ACTIONS = {
+    "record": ("driving_log", "RecordArgs"),
+    "nuplan": ("driving_log", "NuplanArgs"),
+    "waymo": ("driving_log", "WaymoArgs"),
+}
+"""Likewise of `robotrl driving-log`."""
 
 
 def script(shell: str) -> str:
@@ -133,10 +139,11 @@ def _arguments(command: str, module: str, typed: Sequence[str]) -> tuple[dict[st
     """Flags of a command, and values of its next positional argument where they can be listed."""
     if command == "train":
         return _of_training(typed)
-    if command == "reward":
-        if not typed or typed[0] not in ACTIONS:
-            return {}, tuple(ACTIONS)
-        module, name = ACTIONS[typed[0]]
+    actions = {"reward": ACTIONS, "driving-log": LOG_ACTIONS}.get(command)
+    if actions is not None:
+        if not typed or typed[0] not in actions:
+            return {}, tuple(actions)
+        module, name = actions[typed[0]]
         return _of_class(getattr(importlib.import_module(f"robotrl.cli.commands.{module}"), name), typed[1:])
     return _of_class(importlib.import_module(f"robotrl.cli.commands.{module}").Args, typed)
 

@@ -81,7 +81,7 @@ class Forecaster(Protocol):
         ...
 
 
-class Replay:
+class LogReplay:
     """Road users that do what the log says, whatever the ego does."""
 
     def begin(self, core: WarpCore, env_ids: Ids) -> None:

@@ -19,7 +19,7 @@ from robotrl.sims.driving.render import raster
 from robotrl.sims.driving.rewards import RewardCfg
 from robotrl.sims.driving.sim import DT_S, DrivingCfg, DrivingSim
 from robotrl.sims.warp import warping
-from robotrl.sims.warp.core import Forecaster, Reactive, Replay, WarpCore, WarpedFrames
+from robotrl.sims.warp.core import Forecaster, LogReplay, Reactive, WarpCore, WarpedFrames
 from robotrl.sims.warp.steps import COARSE, Limits
 from robotrl.sims.warp.warping import FrameView
 from robotrl.spec import Input, Spec
@@ -30,7 +30,7 @@ NO_VIEW = FrameView(1.0, 0.0, 0.0)
 MASK = "bev_mask"
 
 
-class WarpSim(DrivingSim[WarpCore]):
+class BevWarpSim(DrivingSim[WarpCore]):
     """Batched driving sim on clips of a log; see `WarpCfg`."""
 
     def __init__(self, core: WarpCore, observed: DrivingObservations, specs: dict[str, Spec]) -> None:
@@ -96,7 +96,7 @@ class WarpCfg(DrivingCfg):
     threads: int = 0
     """CPU threads that step the envs; 0 uses every core."""
 
-    def build(self, num_envs: int, seed: int) -> WarpSim:
+    def build(self, num_envs: int, seed: int) -> BevWarpSim:
         """Build the batched sim.
 
         Args:
@@ -132,7 +132,7 @@ class WarpCfg(DrivingCfg):
         limit = round(self.limit_s / DT_S)
         own = (limit, rules, taken.spec, seed, threads, shown.observed)
         core = WarpCore(log, num_envs, forecaster, limits, shown.mask, shown.frames, shown.arrays, *own)
-        return WarpSim(core, shown.observed, shown.specs)
+        return BevWarpSim(core, shown.observed, shown.specs)
 
     def reward_cfg(self) -> RewardCfg:
         """Reward that the options say, without the sequence reward.
@@ -153,7 +153,7 @@ class WarpCfg(DrivingCfg):
 
     def _forecaster(self, log: DriveLog, num_envs: int) -> Forecaster:
         if self.traffic == REPLAY:
-            return Replay()
+            return LogReplay()
         if self.traffic != REACTIVE:
             raise unknown("traffic", str(self.traffic), (REPLAY, REACTIVE))
         if self.obs in ("raster", "both"):

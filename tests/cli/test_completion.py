@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from robotrl.cli.commands import preference_reward, process_reward, reward
+from robotrl.cli.commands import driving_log, preference_reward, process_reward, reward
 from robotrl.cli.commands.sim_flags import parse_options
-from robotrl.cli.completion import ACTIONS, SCRIPTS, candidates
+from robotrl.cli.completion import ACTIONS, LOG_ACTIONS, SCRIPTS, candidates
 from robotrl.cli.main import COMMANDS, main
 from robotrl.cli.sim_fields import sim_fields
 from robotrl.registry import PRESETS, SIMS, sim_options
@@ -144,7 +144,7 @@ def test_options_of_a_sim_are_those_that_its_parser_knows(name, monkeypatch):
 
 def test_each_command_completes_all_its_flags():
     """Flags are those that the command's own parser lists in its help."""
-    for command in sorted(set(COMMANDS) - {"train", "reward"}):
+    for command in sorted(set(COMMANDS) - {"train", "reward", "driving-log"}):
         page = io.StringIO()
         with contextlib.redirect_stdout(page), pytest.raises(SystemExit):
             main([command, "--help"])
@@ -161,6 +161,13 @@ def test_actions_of_reward_are_all_there():
     modules = {"reward": reward, "process_reward": process_reward, "preference_reward": preference_reward}
     for module, name in ACTIONS.values():
         assert fields(vars(modules[module])[name])
+
+
+def test_actions_of_driving_logs_are_all_there():
+    assert tuple(LOG_ACTIONS) == driving_log.ACTIONS
+    assert all(module == "driving_log" and fields(vars(driving_log)[name]) for module, name in LOG_ACTIONS.values())
+    assert candidates(["driving-log", ""], TABLE) == ["nuplan", "record", "waymo"]
+    assert "--clip-s" in candidates(["driving-log", "nuplan", "--c"], TABLE)
 
 
 def test_completion_is_fast_and_imports_nothing_heavy():

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from robotrl.cli.commands.outputs import fresh_folder
 from robotrl.cli.commands.parsing import at_least, check_seed, parse
 from robotrl.cli.commands.sim_flags import parse_with_sim
-from robotrl.errors import unknown
-from robotrl.registry import SIMS, sim_options
+from robotrl.errors import CapabilityError, unknown
+from robotrl.registry import SIMS, make_sim, sim_options
 from robotrl.spec import Split
 
 if TYPE_CHECKING:
@@ -104,28 +104,24 @@ def _record(argv: Sequence[str]) -> int:
     at_least("--num-envs", args.num_envs, 1)
     check_seed(args.seed)
     SIMS.check(args.sim)
-    from robotrl.api.driving_logs import record_driving_log
+    from robotrl.sims.driving.logs.record import RecordedFrames, record_drives
+    from robotrl.sims.driving.sim import DrivingSim
+
+    starts: dict[Split, int] = {"train": args.train, "val": args.val, "test": args.test}
 
     def say(count: int) -> None:
         if sys.stderr.isatty():
-            print(f"\r{count} of {args.train + args.val + args.test} drives", end="", file=sys.stderr, flush=True)
+            print(f"\r{count} of {sum(starts.values())} drives", end="", file=sys.stderr, flush=True)
 
+    frames = RecordedFrames(args.pixels, args.pixels_per_m, args.margin_m) if args.frames else None
     with fresh_folder("--out", args.out):
-        report = record_driving_log(
-            args.out,
-            args.sim,
-            train=args.train,
-            val=args.val,
-            test=args.test,
-            frames=args.frames,
-            pixels=args.pixels,
-            pixels_per_m=args.pixels_per_m,
-            margin_m=args.margin_m,
-            num_envs=args.num_envs,
-            seed=args.seed,
-            sim_options=options,
-            progress=say,
-        )
+        unseen = {"obs": "none"} if "obs" in vars(sim_options(args.sim)) else {}
+        sim: Any = make_sim(args.sim, args.num_envs, args.seed, **{**unseen, **options})
+        if not isinstance(sim, DrivingSim):
+            sim.close()
+            raise CapabilityError(f"--sim is {args.sim!r}, which is no driving sim: expected one such as 'bev/drive'")
+        report = record_drives(sim, args.out, starts, frames, args.seed, say)
+        sim.close()
     clips = ", ".join(f"{count} {split}" for split, count in report.clips.items())
     print(f"{report.path}: {report.steps} steps in {clips} clips; {report.tried} starts were driven")
     return 0

@@ -148,8 +148,7 @@ def read_log(path: Path) -> DriveLog:
     """
     if not (path / INDEX).exists():
         raise DataError(
-            f"driving log {str(path)!r} has no {INDEX}: expected a folder that"
-            " `robotrl.record_driving_log` or a reader of other logs has written"
+            f"driving log {str(path)!r} has no {INDEX}: expected a folder that `robotrl driving-log` has written"
         )
     index = _index(path)
     steps = _array(path, STEPS, STEP, 1)

@@ -44,7 +44,7 @@ SKIP_S = 0.075
 """Scans that come sooner than this after the last one that was kept are left out."""
 
 
-class Scene(NamedTuple):
+class NuplanScene(NamedTuple):
     """Scans of a scene at about 10 Hz."""
 
     steps: NDArray[Any]
@@ -148,7 +148,7 @@ def _add(
         writer.add_clip(f"{name}-{k}", split, steps, agents, way, scenario=scenario, size_m=EGO_M)
 
 
-def _scene(base: sqlite3.Connection, path: Path, token: bytes) -> Scene:
+def _scene(base: sqlite3.Connection, path: Path, token: bytes) -> NuplanScene:
     query = (
         "SELECT l.token, l.timestamp, p.x, p.y, p.qw, p.qx, p.qy, p.qz, p.vx, p.vy FROM lidar_pc AS l"
         " LEFT JOIN ego_pose AS p ON p.token = l.ego_pose_token WHERE l.scene_token = ? ORDER BY l.rowid"
@@ -174,7 +174,7 @@ def _scene(base: sqlite3.Connection, path: Path, token: bytes) -> Scene:
         step["x"], step["y"] = x + REAR_TO_CENTER_M * math.cos(yaw), y + REAR_TO_CENTER_M * math.sin(yaw)
         # the velocity is that in the car's frame
         step["yaw"], step["speed"], step["time_s"] = yaw, math.hypot(vx, vy), times[k]
-    return Scene(steps, [rows[k][0] for k in kept])
+    return NuplanScene(steps, [rows[k][0] for k in kept])
 
 
 def _agents(base: sqlite3.Connection, tokens: Sequence[bytes], origin: NDArray[np.float64]) -> NDArray[Any]:

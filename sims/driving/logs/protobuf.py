@@ -55,7 +55,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int, Value]]:
         at += length
 
 
-class Message:
+class ProtoMessage:
     """Fields of a message by number.
 
     Args:
@@ -70,9 +70,9 @@ class Message:
         for number, kind, value in fields(data):
             self._found.setdefault(number, []).append((kind, value))
 
-    def messages(self, number: int) -> list[Message]:
+    def messages(self, number: int) -> list[ProtoMessage]:
         """Messages of a repeated field."""
-        return [Message(value) for value in self.all_bytes(number)]
+        return [ProtoMessage(value) for value in self.all_bytes(number)]
 
     def all_bytes(self, number: int) -> list[bytes]:
         """Bytes of a repeated field."""

@@ -28,7 +28,7 @@ def table() -> NDArray[np.uint32]:
     """(256,) remainders of single bytes."""
     rows = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        rows = (rows >> 1) ^ (rows & 1) * np.uint32(POLYNOMIAL)
+        rows = ((rows >> 1) ^ (rows & 1) * np.uint32(POLYNOMIAL)).astype(np.uint32)
     return rows
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import DataError
 from robotrl.sims.driving.logs import layout
-from robotrl.sims.driving.logs.protobuf import Message
+from robotrl.sims.driving.logs.protobuf import ProtoMessage
 from robotrl.sims.driving.logs.roads import NONE, continued
 from robotrl.sims.driving.logs.tfrecord import records
 from robotrl.sims.driving.logs.tracks import nearest_tracks, split_of
@@ -38,7 +38,7 @@ MIN_LANE_M = 1.0
 NEXT_MOST = 6
 
 
-class Lane(NamedTuple):
+class WaymoLane(NamedTuple):
     """Lane of a scenario."""
 
     points: NDArray[np.float64]
@@ -74,7 +74,7 @@ def read_waymo(
         for path in paths:
             for k, body in enumerate(records(path)):
                 try:
-                    _add(writer, Message(body), split or split_of(number))
+                    _add(writer, ProtoMessage(body), split or split_of(number))
                 except DataError as error:
                     raise DataError(f"{path}, scenario {k}: {error}") from error
                 number += 1
@@ -83,7 +83,7 @@ def read_waymo(
     return layout.LogIndex(layout.SCHEMA_VERSION, writer.source, tuple(writer.clips))
 
 
-def _add(writer: LogWriter, scenario: Message, split: Split) -> None:
+def _add(writer: LogWriter, scenario: ProtoMessage, split: Split) -> None:
     times = np.array(scenario.doubles(1))
     tracks = scenario.messages(2)
     own = scenario.integer(6, -1)
@@ -146,7 +146,7 @@ STATE = np.dtype(
 """State of a track at a step; positions are too far from the origin for 32 bits."""
 
 
-def _states(track: Message, count: int) -> NDArray[Any]:
+def _states(track: ProtoMessage, count: int) -> NDArray[Any]:
     """`STATE` records (count,) of a track; kind 0 where it is not valid."""
     states = track.messages(3)
     if len(states) != count:
@@ -164,10 +164,10 @@ def _states(track: Message, count: int) -> NDArray[Any]:
 
 
 def _roads(
-    scenario: Message, origin: NDArray[np.float64], span: slice
+    scenario: ProtoMessage, origin: NDArray[np.float64], span: slice
 ) -> tuple[dict[str, NDArray[Any]] | None, NDArray[np.int8] | None]:
     """Arrays of the scenario's map, None without lanes, and states of its lights."""
-    lanes: dict[int, Lane] = {}
+    lanes: dict[int, WaymoLane] = {}
     stop_signs: dict[int, NDArray[np.float64]] = {}
     walks: list[list[float]] = []
     for feature in scenario.messages(8):
@@ -187,11 +187,11 @@ def _roads(
     return _arrays(lanes, stop_signs, stops, groups, walks), _lights(states[span], groups)
 
 
-def _points(points: Iterable[Message], origin: NDArray[np.float64]) -> NDArray[np.float64]:
+def _points(points: Iterable[ProtoMessage], origin: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([[point.double(1), point.double(2)] for point in points]).reshape(-1, 2) - origin
 
 
-def _lane(lane: Message, origin: NDArray[np.float64]) -> Lane | None:
+def _lane(lane: ProtoMessage, origin: NDArray[np.float64]) -> WaymoLane | None:
     """Lane of a message; None for a bike lane, or one without length."""
     points = _points(lane.messages(8), origin)
     if lane.integer(2) == BIKE_LANE or len(points) < 2 or np.hypot(*np.diff(points, axis=0).T).sum() < MIN_LANE_M:
@@ -199,7 +199,7 @@ def _lane(lane: Message, origin: NDArray[np.float64]) -> Lane | None:
     beside = [[one.integer(1) for one in lane.messages(number)] for number in (11, 12)]
     left, right = (found[0] if found else NONE for found in beside)
     speed = lane.double(1, USUAL_MPH) or USUAL_MPH
-    return Lane(points, speed * MPS_PER_MPH, lane.integers(10), left, right, bool(lane.integer(3)))
+    return WaymoLane(points, speed * MPS_PER_MPH, lane.integers(10), left, right, bool(lane.integer(3)))
 
 
 def _walk(polygon: NDArray[np.float64]) -> list[list[float]]:
@@ -214,7 +214,7 @@ def _walk(polygon: NDArray[np.float64]) -> list[list[float]]:
 
 
 def _signals(
-    scenario: Message, origin: NDArray[np.float64], lanes: Mapping[int, Lane]
+    scenario: ProtoMessage, origin: NDArray[np.float64], lanes: Mapping[int, WaymoLane]
 ) -> tuple[list[dict[int, int]], dict[int, NDArray[np.float64]]]:
     """States of lights by lane at each step, and the stopping points (n, 2) of the lanes with lights."""
     states: list[dict[int, int]] = []
@@ -245,7 +245,7 @@ def _lights(states: Sequence[Mapping[int, int]], groups: Mapping[int, int]) -> N
 
 
 def _arrays(
-    lanes: Mapping[int, Lane],
+    lanes: Mapping[int, WaymoLane],
     stop_signs: Mapping[int, NDArray[np.float64]],
     stops: Mapping[int, NDArray[np.float64]],
     groups: Mapping[int, int],

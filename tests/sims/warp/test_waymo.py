@@ -14,7 +14,7 @@ import robotrl
 from robotrl.errors import DataError
 from robotrl.sims.driving.logs import tfrecord
 from robotrl.sims.driving.logs.layout import read_log
-from robotrl.sims.driving.logs.protobuf import Message, varint
+from robotrl.sims.driving.logs.protobuf import ProtoMessage, varint
 from robotrl.sims.driving.logs.roads import read_roads
 from robotrl.sims.driving.logs.waymo import read_waymo
 
@@ -158,7 +158,7 @@ def test_fields_of_a_message() -> None:
         + inside(5, integer(1, 7))
     )
     data += inside(6, number(1) + number(300) + number(-1)) + inside(7, struct.pack("<2d", 1.5, -2.0))
-    message = Message(data)
+    message = ProtoMessage(data)
     assert message.integers(1) == [300, -5] and message.integer(1) == -5 and message.integer(9, 4) == 4
     assert message.double(2) == 2.5 and message.single(3) == 0.5 and message.text(4) == "hey"
     assert [one.integer(1) for one in message.messages(5)] == [7]
@@ -179,7 +179,7 @@ def test_fields_of_a_message() -> None:
 )
 def test_bytes_that_are_no_message_are_refused(data: bytes, says: str) -> None:
     with pytest.raises(DataError, match=says):
-        Message(data)
+        ProtoMessage(data)
 
 
 # scenarios
