@@ -150,9 +150,10 @@ class CarlaCore(DrivingCore):
 
     def _begin(self, env_ids: Ids, ids: Ids) -> None:
         for e, state_id in zip(env_ids.tolist(), ids.tolist(), strict=True):
-            start = self._plan.start(state_id)
-            self._load(e, start.town)
-            number = self.bank.number((start.town, e))
+            town = self._plan.town(state_id)
+            self._load(e, town)
+            number = self.bank.number((town, e))
+            start = self._plan.start(state_id, int(self.bank.arrays.maps["routes"][number]))
             self._make_room()
             self._prepare(e, number, start, state_id)
             self._orders[e] = self._order(e, start, state_id)

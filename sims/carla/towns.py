@@ -12,14 +12,13 @@ from robotrl.errors import ConfigError
 from robotrl.sims import starts
 from robotrl.sims.carla.routes import CarlaRoute
 from robotrl.sims.driving.opendrive import reader
-from robotrl.sims.driving.roads import maps, routes
+from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lane_index import LaneIndex
 from robotrl.sims.driving.roads.lanes import Parked, RoadBuilder, RouteChoice
 from robotrl.sims.driving.roads.planner import RoutePlanner
+from robotrl.sims.driving.roads.routes import pick_routes, split_rows, warn_if_shared
 from robotrl.spec import Split
 
-SHARES: tuple[tuple[Split, float], ...] = (("train", 0.625), ("val", 0.125), ("test", 0.25))
-"""Parts of a town's routes that each split drives, in order."""
 PARKED_M = 30.0
 """Distance from a lane up to which a parked car of the map counts."""
 
@@ -42,20 +41,21 @@ def town_of(
         name: its name.
         text: its OpenDRIVE text.
         parked: (n,) `scene.STATIC_BOX`.
-        planned: its routes from a file; if there are none, `count` routes are drawn.
-        count: number of routes to draw.
+        planned: its routes from a file; if there are none, up to `count` routes are drawn.
+        count: largest number of routes to draw.
         length_m: their length, m.
 
     Raises:
         DataError: the text is no usable OpenDRIVE, or has left-hand traffic.
-        ConfigError: a route leaves the map, or there are not so many routes.
+        ConfigError: a route leaves the map, or the map has no way of 10 m.
     """
     builder = reader.parse(text, name, own_lights=True, mirror=False)
     planner = RoutePlanner(builder)
     for route in planned:
         builder.routes.append(_planned(planner, route))
     if not planned:
-        routes.pick_routes(builder, count=count, seed=0, length_m=length_m)
+        pick_routes(builder, count=count, seed=0, length_m=length_m)
+        warn_if_shared(name, len(builder.routes))
     for box in parked:
         if _near(builder, float(box["x"]), float(box["y"])):
             builder.parked.append(Parked(*(float(box[key]) for key in ("x", "y", "yaw", "length", "width"))))
@@ -89,7 +89,7 @@ class StartPlan:
     Args:
         town: name of the town; without routes of a file.
         planned: routes of a file.
-        count: number of drawn routes.
+        count: largest number of drawn routes.
     """
 
     def __init__(self, town: str, planned: Sequence[CarlaRoute], count: int) -> None:
@@ -111,21 +111,20 @@ class StartPlan:
         """Name of each route in turn, as the names of scenarios."""
         return tuple(route.id for route in self._planned) or (self._town,)
 
-    def start(self, state_id: int) -> Start:
-        """Start of an id: in turn, so that as many ids of a split as it has routes cover each once."""
+    def town(self, state_id: int) -> str:
+        """Town of a start."""
+        return self._planned[state_id % len(self._planned)].town if self._planned else self._town
+
+    def start(self, state_id: int, drawn: int | None = None) -> Start:
+        """Start of an id: in turn, so that as many ids of a split as it has routes cover each once.
+
+        Args:
+            state_id: the id.
+            drawn: number of routes that could be drawn in the town; None for as many as were asked for.
+        """
         if self._planned:
             route = self._planned[state_id % len(self._planned)]
             return Start(route.town, self._place[id(route)], route)
         split: Split = next(name for name, ids in starts.SPLITS.items() if state_id in ids)
-        first, end = split_rows(self._count)[split]
+        first, end = split_rows(self._count if drawn is None else drawn)[split]
         return Start(self._town, first + state_id % (end - first), None)
-
-
-def split_rows(count: int) -> dict[Split, tuple[int, int]]:
-    """First drawn route of each split, and the end; each has one or more, if there are three."""
-    edges = [0]
-    for k, (_, share) in enumerate(SHARES):
-        left = len(SHARES) - 1 - k
-        edges.append(min(max(edges[-1] + 1, round(edges[-1] + share * count)), count - left))
-    edges[-1] = count
-    return {name: (edges[k], edges[k + 1]) for k, (name, _) in enumerate(SHARES)}

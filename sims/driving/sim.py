@@ -246,10 +246,10 @@ class TrafficCfg(DrivingCfg):
     agents: int = 32
     """Maximum number of road users in each env, the ego included, 4 to 256."""
     routes: int = 64
-    """Routes that are drawn on a map, where the map is given and has none; `carla/...` takes five eighths of them for
-    training, an eighth for val and the rest for test."""
+    """Largest number of routes that are drawn on a map of one's own or a town, 1 to 100,000: five eighths of them are
+    for training, an eighth for val and the rest for test."""
     route_length_m: float = 200.0
-    """Length of a drawn route, m."""
+    """Length of a drawn route, 11 to 100,000 m; shorter where a map has no such way."""
 
     def check(self, num_envs: int) -> None:
         """Check the options that are not checked where they are used.
@@ -260,4 +260,4 @@ class TrafficCfg(DrivingCfg):
         super().check(num_envs)
         check_count("agents", self.agents, 4, MAX_AGENTS)
         check_count("routes", self.routes, 1, 100_000)
-        check_number("route_length_m", self.route_length_m, 10.0, 1e5, "m")
+        check_number("route_length_m", self.route_length_m, 11.0, 1e5, "m")

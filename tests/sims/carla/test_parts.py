@@ -150,6 +150,13 @@ def test_routes_of_a_town_are_divided_among_the_splits():
         assert all(first < end for first, end in rows.values()) and rows["test"][1] == count
 
 
+def test_fewer_routes_than_asked_for_are_divided_as_they_are():
+    plan = StartPlan("Town01", (), 64)
+    ids = starts.SPLITS["val"]
+    assert {plan.start(ids.start + k, 16).route for k in range(8)} == {10, 11}
+    assert {plan.start(ids.start + k, 2).route for k in range(8)} == {0, 1}
+
+
 def route(number, town="A"):
     return CarlaRoute(str(number), town, np.zeros((2, 3)), None, (), ())
 

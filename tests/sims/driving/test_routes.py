@@ -1,14 +1,20 @@
 """Routes picked from a road network."""
 
 import itertools
+import warnings
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tests.kits.xodr_kit as kit
 from robotrl.errors import ConfigError
 from robotrl.sims.driving.opendrive import reader
+from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lanes import RoadBuilder
-from robotrl.sims.driving.roads.routes import pick_routes
+from robotrl.sims.driving.roads.planner import route_length_m
+from robotrl.sims.driving.roads.routes import pick_routes, split_rows, warn_if_shared
 
 
 def town(size: int = 4, block: float = 40.0) -> RoadBuilder:
@@ -92,14 +98,124 @@ def test_a_route_ends_behind_the_junction():
         assert len(route.lanes) == 3 and route.end_s == 0.0
 
 
-def test_too_many_or_too_long_routes_are_refused_with_what_there_is():
+def lengths_of(builder: RoadBuilder) -> list[float]:
+    return [route_length_m(builder, route) for route in builder.routes]
+
+
+def test_a_crossroads_has_the_routes_that_it_has():
+    """Four arms of 60 m, junction between: 12 ways over it of more than 100 m; and 4 out of it that end after 55 m."""
     builder = reader.parse(kit.crossroads(), "x")
-    builder.route([1])
-    with pytest.raises(ConfigError, match=r"'x': found 12 different routes of 100 m .*: expected 13; ask for fewer or"):
-        pick_routes(builder, 13, 0, 100.0)
-    with pytest.raises(ConfigError, match=r"found 0 different routes of 500 m \(the longest way found was 14\d m\)"):
-        pick_routes(builder, 1, 0, 500.0)
-    assert len(builder.routes) == 1
+    routes = chosen(builder, 64, 0, 100.0)
+    assert len({route.lanes for route in routes}) == 16
+    lengths = lengths_of(builder)
+    assert [n for n in lengths if n < 100.0] == pytest.approx([55.0] * 4)
+    # over it: as long as asked for, or to the beginning of the arm behind
+    assert all(length == pytest.approx(100.0) for length in lengths[:12])
+    # the same, in another order, with fewer asked for: the longer ones first
+    assert len(chosen(builder, 12, 0, 100.0)) == 12 and min(lengths_of(builder)) >= 100.0
+
+
+def test_routes_are_shorter_where_nothing_is_longer():
+    builder = reader.parse(kit.crossroads(), "x")
+    routes = chosen(builder, 64, 0, 500.0)
+    # all ways over the junction, to the ends of the arms; the ways out of it alone are less than half as long
+    assert len(routes) == 12 and all(len(route.lanes) == 3 for route in routes)
+    assert min(lengths_of(builder)) > 55 + 60 + 15 and max(lengths_of(builder)) == 55 + 60 + 30
+
+
+def test_a_loop_is_closed_more_than_once():
+    """A ring of two half circles; 157 m around."""
+    builder = RoadBuilder("ring")
+    angles = np.linspace(0, np.pi, 40)
+    halves = [
+        builder.lane(25 * np.stack([np.cos(angles + turn), np.sin(angles + turn)], axis=1), 10.0)
+        for turn in (0.0, np.pi)
+    ]
+    for before, after in (halves, halves[::-1]):
+        builder.follow(before, after)
+    routes = chosen(builder, 64, 0, 400.0)
+    assert sorted(route.lanes for route in routes) == [(0, 1) * 3, (1, 0) * 3]
+    assert lengths_of(builder) == pytest.approx([400.0] * 2)
+    driven = maps.finish(builder)
+    assert (driven.routes["length"] >= 398).all()
+
+
+def test_one_lane_that_follows_itself_is_driven_round_and_round():
+    builder = RoadBuilder("circle")
+    angles = np.linspace(0, 2 * np.pi, 80)
+    lane = builder.lane(10 * np.stack([np.cos(angles), np.sin(angles)], axis=1), 10.0)
+    builder.follow(lane, lane)
+    (route,) = chosen(builder, 64, 0, 200.0)
+    assert route.lanes == (lane,) * 4  # 57.8 m to its end, then three times 62.8 m
+
+
+def test_a_long_road_has_routes_one_after_another():
+    builder = RoadBuilder("road")
+    builder.lane([(0, 0), (1000, 0)], 20.0)
+    routes = chosen(builder, 64, 0, 200.0)
+    assert sorted(route.start_s for route in routes) == [5.0, 205.0, 405.0, 605.0]
+    assert lengths_of(builder) == pytest.approx([200.0] * 4)
+
+
+def test_a_map_that_is_a_junction_alone_is_driven_within_it():
+    builder = RoadBuilder("junction")
+    builder.lane([(0, 0), (30, 0)], 10.0, junction=True)
+    (route,) = chosen(builder, 64, 0, 200.0)
+    assert route.lanes == (0,) and lengths_of(builder)[0] == pytest.approx(25.0)
+
+
+@pytest.mark.parametrize("length", [11.5, 14.0, 40.0])
+def test_the_shortest_road_is_driven(length):
+    builder = RoadBuilder("lane")
+    builder.lane([(0, 0), (length, 0)], 10.0)
+    chosen(builder, 64, 0, 200.0)
+    assert maps.finish(builder).routes["length"][0] >= 10.0
+
+
+def test_a_map_without_a_way_is_refused_by_the_option_s_name():
+    builder = RoadBuilder("stub")
+    builder.lane([(0, 0), (8, 0)], 10.0)
+    message = r"'stub': its longest way along lanes is 8\.0 m: expected 11 m or more \(option route_length_m"
+    with pytest.raises(ConfigError, match=message):
+        pick_routes(builder, 64, 0, 200.0)
+    assert not builder.routes
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_any_network_with_a_way_is_driven(seed):
+    """Random graphs of streets, loops and dead ends: routes are real ways, different, and as long as they may be."""
+    draw = np.random.default_rng(seed)
+    builder = RoadBuilder("net")
+    count = int(draw.integers(2, 12))
+    for _ in range(count):
+        builder.lane([(0, 0), (float(draw.uniform(12, 90)), 0)], 10.0, junction=bool(draw.random() < 0.3))
+    for lane in range(count):
+        builder.follow(lane, *(int(n) for n in draw.integers(0, count, draw.integers(0, 3))))
+    asked = float(draw.choice([30.0, 200.0]))
+    routes = chosen(builder, 20, 0, asked)
+    assert 1 <= len(routes) <= 20 and len({(route.lanes, route.start_s) for route in routes}) == len(routes)
+    lengths = lengths_of(builder)
+    for route, length in zip(routes, lengths, strict=True):
+        for before, after in itertools.pairwise(route.lanes):
+            assert after in builder.lanes[before].next
+        last = builder.lanes[route.lanes[-1]].length_m
+        full = length >= asked - 1e-6
+        assert full or (length >= 0.5 * min(max(lengths), asked) - 1e-6 and route.end_s == pytest.approx(last))
+        assert not full or length == pytest.approx(asked) or route.end_s == 0.0
+    again = RoadBuilder("net")
+    again.lanes = builder.lanes
+    assert chosen(again, 20, 0, asked) == routes
+
+
+def test_too_few_routes_for_the_splits_are_shared_and_said():
+    assert split_rows(1) == {"train": (0, 1), "val": (0, 1), "test": (0, 1)}
+    assert split_rows(2) == {"train": (0, 2), "val": (0, 2), "test": (0, 2)}
+    with pytest.warns(UserWarning, match="map 'x' has 2 routes, fewer than one for each split: train, val and test"):
+        warn_if_shared("x", 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_shared("x", 3)
 
 
 @pytest.mark.parametrize(
