@@ -17,6 +17,7 @@ from robotrl.sims.driving.kernels import settle_range
 from robotrl.sims.driving.observations import DrivingObservations
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.map_pool import MapPool
+from robotrl.sims.driving.roads.routes import split_rows
 from robotrl.spec import Spec, Split
 
 Ids = NDArray[np.int64]
@@ -24,16 +25,47 @@ LAYOUTS: dict[Split, tuple[int, int]] = {"train": (0, 64), "val": (1 << 20, 16),
 """First layout seed and number of layouts of each split, for each road family; the splits are disjoint."""
 
 
+class Layouts:
+    """Procedural road layouts: a map for each key, of which a start may drive every route."""
+
+    def keys(self, ids: Ids, families: Sequence[str]) -> list[tuple[str, int]]:
+        """Map of each start id, as the map pool knows it; see `map_keys`."""
+        return map_keys(ids, families)
+
+    def routes(self, ids: Ids, counts: Ids) -> tuple[Ids, Ids]:
+        """First and number of the routes (n,) that each start id may drive, of `counts` (n,) on its map."""
+        return np.zeros_like(counts), counts
+
+
+class OneMap(Layouts):
+    """A single map for all starts, whose routes are divided among the splits."""
+
+    def keys(self, ids: Ids, families: Sequence[str]) -> list[tuple[str, int]]:
+        """Key of the map, the same for all."""
+        return [(family, 0) for family in families]
+
+    def routes(self, ids: Ids, counts: Ids) -> tuple[Ids, Ids]:
+        """Routes of each start's split; see `routes.split_rows`."""
+        first, routes = np.zeros_like(counts), np.zeros_like(counts)
+        for split, (low, high) in split_rows(int(counts[0])).items() if len(ids) else ():
+            inside = starts.SPLITS[split]
+            here = (ids >= inside.start) & (ids < inside.stop)
+            first[here], routes[here] = low, high - low
+        return first, routes
+
+
 class BevCore(ExactCore):
     """Driving episodes with traffic of our own, stepped by kernels; see `DrivingCore` for the other arguments.
 
     Args:
+        layouts: map and routes of each start.
         scenarios: scenarios in use; a start's scenario is its id modulo their number.
     """
 
     def __init__(
         self,
         bank: MapPool,
+        layouts: Layouts,
         num_envs: int,
         agents: int,
         scenarios: Sequence[Scenario],
@@ -47,12 +79,14 @@ class BevCore(ExactCore):
         names = [scenario.name for scenario in scenarios]
         own = (limit_steps, rules, action_spec, seed, machine, observed)
         super().__init__("bev/drive", bank, num_envs, agents, names, *own)
+        self._layouts = layouts
         self._scenarios = tuple(scenarios)
         self._events = np.array([scenario.event for scenario in scenarios], np.int64)
 
     def _begin(self, env_ids: Ids, ids: Ids) -> None:
         numbers, maps = self._chosen(ids)
-        chosen = (env_ids, maps, numbers, self._events[numbers], ids, self.limit_steps)
+        routes = self._layouts.routes(ids, self.bank.arrays.maps["routes"][maps].astype(np.int64))
+        chosen = (env_ids, maps, *routes, numbers, self._events[numbers], ids, self.limit_steps)
         self.machine.run(begin, len(env_ids), self.bank.arrays, self.world, *chosen)
 
     def _advance(self, actions: NDArray[np.float32]) -> None:
@@ -75,7 +109,7 @@ class BevCore(ExactCore):
     def _chosen(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Scenario and map indices of each start; new maps are built."""
         numbers = ids % len(self.scenarios)
-        keys = map_keys(ids, [self._scenarios[n].family for n in numbers])
+        keys = self._layouts.keys(ids, [self._scenarios[n].family for n in numbers])
         maps = np.array([self.bank.number(key) for key in keys], np.int64)
         self._make_room()
         return numbers, maps

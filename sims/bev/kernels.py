@@ -90,6 +90,8 @@ def begin(
     world: WorldState,
     env_ids: Any,
     map_numbers: Any,
+    first_routes: Any,
+    routes: Any,
     scenario_numbers: Any,
     event_numbers: Any,
     state_ids: Any,
@@ -97,8 +99,9 @@ def begin(
     low: int,
     high: int,
 ) -> None:
-    """Start episodes in the envs `env_ids[low:high]`."""
+    """Start episodes in the envs `env_ids[low:high]`, on one of `routes` routes of the map from `first_routes` on."""
     for i in range(low, high):
         e = env_ids[i]
-        start(maps, world, e, map_numbers[i], scenario_numbers[i], event_numbers[i], state_ids[i], limit)
+        way = map_numbers[i], first_routes[i], routes[i]
+        start(maps, world, e, *way, scenario_numbers[i], event_numbers[i], state_ids[i], limit)
         settle(maps, world, e)

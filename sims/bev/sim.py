@@ -13,7 +13,7 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError, check_count, unknown
 from robotrl.sims.bev import procedural
-from robotrl.sims.bev.core import BevCore
+from robotrl.sims.bev.core import BevCore, Layouts, OneMap
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEvent
 from robotrl.sims.driving.backends.backend import Backend, Threads
 from robotrl.sims.driving.backends.cuda import Cuda
@@ -112,17 +112,16 @@ class DriveCfg(TrafficCfg):
         rules = self.rules(taken)
         machine = machine_of(self.device, min(self.threads or os.cpu_count() or 1, num_envs))
         if self.map is None:
-            bank, driven = MapPool(machine, lambda key: maps.finish(procedural.layout(*key))), chosen(self.scenarios)
+            layouts, driven = Layouts(), chosen(self.scenarios)
+            bank = MapPool(machine, lambda key: maps.finish(procedural.layout(*key)))
         else:
             if self.scenarios is not None:
                 raise ConfigError("scenarios and map are both given: expected one of them, an own map has no scenarios")
-            bank, driven = (
-                _own_map(machine, self.map, self.routes, self.route_length_m),
-                (Scenario("map", "map", ScenarioEvent.NONE),),
-            )
+            layouts, driven = OneMap(), (Scenario("map", "map", ScenarioEvent.NONE),)
+            bank = _own_map(machine, self.map, self.routes, self.route_length_m)
         observed = self.observations(machine, num_envs)
         limit = round(self.limit_s / DT_S)
-        core = BevCore(bank, num_envs, self.agents, driven, limit, rules, taken.spec, seed, machine, observed)
+        core = BevCore(bank, layouts, num_envs, self.agents, driven, limit, rules, taken.spec, seed, machine, observed)
         return DriveSim(core, observed)
 
     def inputs(self) -> list[Input]:
@@ -146,7 +145,7 @@ def machine_of(device: str, threads: int) -> Backend:
 
 def _own_map(machine: Backend, path: str | Path, count: int, length_m: float) -> MapPool:
     builder = reader.read(Path(path))
-    if not builder.routes:
-        routes.pick_routes(builder, count=count, seed=0, length_m=length_m)
+    routes.pick_routes(builder, count=count, seed=0, length_m=length_m)
+    routes.warn_if_shared(builder.name, len(builder.routes))
     finished = maps.finish(builder)
     return MapPool(machine, lambda key: finished)

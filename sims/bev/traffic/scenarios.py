@@ -80,12 +80,11 @@ def bend_of(maps: Maps, route: int) -> float:
 
 
 @kernel
-def choose_route(maps: Maps, e_map: int, event: int, seed: int) -> int:
-    """Choose a route of the map that suits the event."""
-    row = maps.maps[e_map]
-    chosen = row.route
+def choose_route(maps: Maps, first: int, count: int, event: int, seed: int) -> int:
+    """Choose one of the routes from `first` on that suits the event."""
+    chosen = first
     for k in range(24):
-        chosen = row.route + min(int(uniform(seed, 10 + k) * row.routes), row.routes - 1)
+        chosen = first + min(int(uniform(seed, 10 + k) * count), count - 1)
         turn = bend_of(maps, chosen)
         if event == LEFT and turn < 0.6:
             continue
@@ -331,14 +330,25 @@ def place_runner(maps: Maps, world: WorldState, e: int, seed: int) -> None:
 
 
 @kernel
-def start(maps: Maps, world: WorldState, e: int, e_map: int, scenario: int, event: int, seed: int, limit: int) -> None:
-    """Start an episode in env `e`, determined by the map, the scenario and the start id `seed`."""
+def start(
+    maps: Maps,
+    world: WorldState,
+    e: int,
+    e_map: int,
+    first_route: int,
+    routes: int,
+    scenario: int,
+    event: int,
+    seed: int,
+    limit: int,
+) -> None:
+    """Start an episode in env `e`, determined by the map, its routes in use, the scenario and the start id `seed`."""
     episode, agents = world.episodes[e], world.agents[e]
     for slot in range(len(agents)):
         empty(agents[slot])
         world.order[e, slot] = slot
     episode.map, episode.scenario, episode.event, episode.seed = e_map, scenario, event, seed
-    episode.route = choose_route(maps, e_map, event, seed)
+    episode.route = choose_route(maps, maps.maps[e_map].route + first_route, routes, event, seed)
     episode.time, episode.steps, episode.limit = 0.0, 0, limit
     episode.offset = 60.0 * uniform(seed, 1)
     episode.phase, episode.target, episode.blocked, episode.events = 0, -1, 0.0, 0
