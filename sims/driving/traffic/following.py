@@ -24,9 +24,9 @@ HARDEST = 6.0
 """Maximum deceleration, m/s^2."""
 VIEW_M = 60.0
 """Look-ahead distance of cars."""
-KEY = 4096.0
+KEY = 131072.0
 """Sort key factor, m, longer than any lane: a slot's key is lane * KEY + s."""
-ABSENT = 1.0e9
+ABSENT = 1.0e15
 """Sort key of a slot that is empty or not on a lane."""
 
 
