@@ -10,6 +10,7 @@ from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import boxes_overlap
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.traffic.ego import HIT_PEDESTRIAN, HIT_STATIC, HIT_VEHICLE, share_off_road
+from robotrl.sims.driving.traffic.heights import passes_over
 from robotrl.sims.driving.traffic.right_of_way import GREEN, RED, light
 from robotrl.sims.driving.world import Maps, WorldState
 
@@ -78,7 +79,7 @@ def touches_then(me: Any, ego: Any, other: Any, dx: float, dy: float) -> bool:
 
 
 @kernel
-def will_touch(world: WorldState, e: int, look_s: float) -> bool:
+def will_touch(maps: Maps, world: WorldState, e: int, look_s: float) -> bool:
     """True if the ego's box meets another within `look_s` at constant speeds and courses."""
     ego, agents = world.egos[e], world.agents[e]
     if ego.v < STANDS_MPS:
@@ -98,7 +99,7 @@ def will_touch(world: WorldState, e: int, look_s: float) -> bool:
             continue
         for k in range(1, 5):
             t = 0.25 * look_s * k
-            if touches_then(me, ego, other, dx + wx * t, dy + wy * t):
+            if touches_then(me, ego, other, dx + wx * t, dy + wy * t) and not passes_over(maps, world, e, other, t):
                 return True
     return False
 
@@ -260,7 +261,7 @@ def judge_step(
     limit = maps.route_points[route.first + ego.index].speed
     # the reference implementation tests for near collisions in every second frame
     judge.ttc = max(judge.ttc - dt, 0.0)
-    if episode.steps % 2 == 0 and will_touch(world, e, LOOK_S):
+    if episode.steps % 2 == 0 and will_touch(maps, world, e, LOOK_S):
         judge.ttc = rules.hold_s
     discomfort(world, rules, e)
     uncomfortable = 0

@@ -7,6 +7,7 @@ from typing import Any
 
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.judge import touches_then
+from robotrl.sims.driving.traffic.heights import passes_over
 from robotrl.sims.driving.traffic.right_of_way import light
 from robotrl.sims.driving.world import Maps, WorldState
 
@@ -55,7 +56,7 @@ def time_to_collision(maps: Maps, world: WorldState, e: int) -> tuple[float, flo
             continue
         dx, dy = other.x - ego.x, other.y - ego.y
         t = time_to_touch(me, ego, other, dx, dy, other.v * other.cos - vx, other.v * other.sin - vy, soonest)
-        if t < soonest:
+        if t < soonest and not passes_over(maps, world, e, other, t):
             soonest, nearest_x, nearest_y = t, dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
     for k in range(row.parked, row.parked + row.parkeds):
         box = maps.parked[k]

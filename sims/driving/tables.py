@@ -56,7 +56,7 @@ CONFLICT = np.dtype(
 CROSSING = np.dtype([("walk", J), ("begin", F), ("end", F)], align=True)
 """Section of a lane on a crosswalk."""
 
-WALK = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("width", F)], align=True)
+WALK = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("width", F), ("z", F)], align=True)
 
 SIGNAL = np.dtype([("start", F), ("green", F), ("yellow", F), ("cycle", F)], align=True)
 
@@ -107,6 +107,12 @@ MAP = np.dtype(
         ("grid_columns", J),
         ("grid_cell", F),
         ("family", J),
+        ("levels", J),  # 1: lanes lie above one another, so heights are compared
+        ("block", J),  # its first block of the surface in levels
+        ("block_columns", J),
+        ("layer", np.int64),  # first layer of its blocks
+        ("lowest", F),  # m, height 0 of the layers
+        ("grade", F),  # steepest, m for each metre
     ],
     align=True,
 )
@@ -115,7 +121,7 @@ ROUTE = np.dtype([("first", J), ("count", J), ("length", F)], align=True)
 
 PARKED = np.dtype([("x", F), ("y", F), ("cos", F), ("sin", F), ("length", F), ("width", F)], align=True)
 
-SEGMENT = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("speed", F), ("inside", F)], align=True)
+SEGMENT = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("speed", F), ("inside", F), ("z", F)], align=True)
 """Segment of about 8 m of a lane's centre line, for vector observations."""
 
 FAR = 1000.0

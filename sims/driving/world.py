@@ -28,6 +28,12 @@ class Maps(NamedTuple):
     tiles: NDArray[np.uint8]
     segments: Records
     nearest: NDArray[np.int32]
+    heights: NDArray[np.float32]
+    """Height of each of `points`, m."""
+    blocks: NDArray[np.int32]
+    """Surface in levels of maps that have such: first layer and number of layers of each block; see `roads.levels`."""
+    layer_bits: NDArray[np.uint8]
+    layer_heights: NDArray[np.int16]
 
 
 class WorldState(NamedTuple):

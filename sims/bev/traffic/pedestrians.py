@@ -8,6 +8,7 @@ from typing import Any
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import uniform
+from robotrl.sims.driving.traffic.heights import misses
 from robotrl.sims.driving.traffic.right_of_way import NOTICE_M
 from robotrl.sims.driving.world import Maps, WorldState
 
@@ -41,9 +42,9 @@ def is_crossed(world: WorldState, e: int, me: Any) -> bool:
 
 
 @kernel
-def free_to_walk(world: WorldState, e: int, walk: Any) -> bool:
+def free_to_walk(maps: Maps, world: WorldState, e: int, walk: Any) -> bool:
     """True if no driver would have to brake hard for a pedestrian who enters a crosswalk now."""
-    agents = world.agents[e]
+    agents, row = world.agents[e], maps.maps[world.episodes[e].map]
     x, y = 0.5 * (walk.x0 + walk.x1), 0.5 * (walk.y0 + walk.y1)
     reach = 0.5 * math.hypot(walk.x1 - walk.x0, walk.y1 - walk.y0)
     for slot in range(len(agents)):
@@ -52,7 +53,8 @@ def free_to_walk(world: WorldState, e: int, walk: Any) -> bool:
             dx, dy = x - other.x, y - other.y
             ahead = dx * other.cos + dy * other.sin
             aside = abs(dy * other.cos - dx * other.sin)
-            if -6.0 < ahead < 6.0 + reach + 1.5 * other.v + other.v * other.v / (2.0 * 2.5) and aside < reach:
+            comes = -6.0 < ahead < 6.0 + reach + 1.5 * other.v + other.v * other.v / (2.0 * 2.5) and aside < reach
+            if comes and not misses(maps, row, other, ahead, walk.z):
                 return False
     return True
 
@@ -94,7 +96,7 @@ def stroll(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None:
     me.v = 0.0
     if me.wait > 0.0:
         me.wait -= dt
-        if me.wait <= 0.0 and not free_to_walk(world, e, walk):
+        if me.wait <= 0.0 and not free_to_walk(maps, world, e, walk):
             me.wait = 0.5
     else:
         me.v = me.desire

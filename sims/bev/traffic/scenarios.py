@@ -13,6 +13,7 @@ from robotrl.sims.driving.geometry import boxes_overlap, uniform
 from robotrl.sims.driving.judge import begin_judging
 from robotrl.sims.driving.traffic.ego import on_road, put_ego
 from robotrl.sims.driving.traffic.following import choose_next, empty, pose
+from robotrl.sims.driving.traffic.heights import are_apart
 from robotrl.sims.driving.world import Maps, WorldState
 
 
@@ -109,17 +110,21 @@ def clear(maps: Maps, world: WorldState, e: int, slot: int, upto: int) -> bool:
             if gap < 3.0 + 0.6 * behind.v + max(behind.v * behind.v - ahead.v * ahead.v, 0.0) / 6.0:
                 return False
         dx, dy = other.x - me.x, other.y - me.y
-        if dx * dx + dy * dy < 400.0 and boxes_overlap(
-            dx,
-            dy,
-            me.cos,
-            me.sin,
-            0.5 * me.length + 0.5,
-            0.5 * me.width + 0.1,
-            other.cos,
-            other.sin,
-            0.5 * other.length + 0.5,
-            0.5 * other.width + 0.1,
+        if (
+            dx * dx + dy * dy < 400.0
+            and boxes_overlap(
+                dx,
+                dy,
+                me.cos,
+                me.sin,
+                0.5 * me.length + 0.5,
+                0.5 * me.width + 0.1,
+                other.cos,
+                other.sin,
+                0.5 * other.length + 0.5,
+                0.5 * other.width + 0.1,
+            )
+            and not are_apart(maps, world, e, me, other)
         ):
             return False
     row = maps.maps[world.episodes[e].map]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.driving.opendrive.geometry import Floats, poses
-from robotrl.sims.driving.opendrive.lanes import Network
+from robotrl.sims.driving.opendrive.lanes import Network, heights_at
 from robotrl.sims.driving.opendrive.roads import XodrRoad
 from robotrl.sims.driving.opendrive.xml import number, shown
 
@@ -40,7 +40,9 @@ def add_crosswalks(net: Network) -> None:
             walked = 1 - across if sizes[1 - across] > 2.0 * sizes[across] else across
             half = 0.5 * sizes[walked] * axes[walked]
             ends = [(float(x), float(y)) for x, y in np.stack([middle - half, middle + half]) * [1.0, net.flip]]
-            net.builder.crosswalk(ends[0], ends[1], float(sizes[1 - walked]))
+            heights = heights_at(road, np.array([number(element, "s", road.where)]))
+            height = 0.0 if heights is None else float(heights[0])
+            net.builder.crosswalk(ends[0], ends[1], float(sizes[1 - walked]), height)
 
 
 def outline(road: XodrRoad, element: Element) -> tuple[Floats, float]:

@@ -237,6 +237,7 @@ def _add_section(
         mean = float(np.trapezoid(width, s) / (s[-1] - s[0]))
         varies = bool(np.abs(width - mean).max() > UNEVEN_M)
         order = slice(None) if forward else slice(None, None, -1)
+        heights = heights_at(road, s[kept])
         limit = in_force(lane.speeds, 0.5 * long) or in_force(road.speeds, section.start + 0.5 * long)
         net.nodes[node] = net.builder.lane(
             points[order],
@@ -246,8 +247,23 @@ def _add_section(
             turns[0 if forward else 1] if in_junction else JunctionTurn.STRAIGHT,
             _spacing(points, along),
             width[kept][order] if varies else None,
+            None if heights is None else heights[order],
         )
         net.strips.append(Strip(road, forward, limit is not None, s[kept], along))
+
+
+def heights_at(road: XodrRoad, s: Floats) -> Floats | None:
+    """Heights (n,) of a road's reference line at each `s`, m; None without.
+
+    Raises:
+        DataError: a height is not finite.
+    """
+    if road.heights is None:
+        return None
+    found = cubic_at(road.heights, s, road.line.length)
+    if not np.isfinite(found).all():
+        raise DataError(f"{road.where}: <elevation> gives a height that is not finite: expected numbers")
+    return found
 
 
 def _spacing(points: Floats, along: Floats) -> float:

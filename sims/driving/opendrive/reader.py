@@ -14,7 +14,8 @@ Written from the public standard. Conversion rules:
   the joined lanes, else 50 km/h.
 - Left-hand traffic is mirrored (y is negated) to right-hand traffic.
 - Signals and crosswalks: see `signals` and `crosswalks`.
-- Height, superelevation, surfaces, railways and all other objects are ignored: roads on different levels overlap.
+- Heights tell roads on different levels apart (see `roads.levels`); speeds and ways are those of a flat map.
+- Superelevation, surfaces, railways and all other objects are ignored.
 
 Missing or unusable required elements raise an error that names the road and the field. Dangling lane links, common in
 files from older tools, are dropped, and one warning counts them.

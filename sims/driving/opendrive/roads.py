@@ -83,6 +83,8 @@ class XodrRoad(NamedTuple):
     predecessor: Joint | None
     successor: Joint | None
     speeds: Timed[float | None]
+    heights: Cubics | None
+    """Height of the reference line; None in a file without."""
     element: Element
 
 
@@ -129,6 +131,7 @@ def road(element: Element, name: str) -> XodrRoad:
         joint(element, "predecessor", where),
         joint(element, "successor", where),
         timed(element.findall("type"), "s", where, lambda kind: speed(kind.find("speed"), where)),
+        cubics(element.findall("elevationProfile/elevation"), "s", where),
         element,
     )
 

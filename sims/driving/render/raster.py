@@ -19,6 +19,8 @@ from robotrl.errors import ConfigError, check_count, check_number
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.backend import Zeros
 from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.roads.levels import LEVEL_M
+from robotrl.sims.driving.traffic.heights import ego_height, hidden, hides, surface_at
 from robotrl.sims.driving.traffic.right_of_way import light
 from robotrl.sims.driving.world import Maps, WorldState
 from robotrl.spec import Spec
@@ -225,6 +227,27 @@ def draw_surface(maps: Maps, row: Any, ego: Any, out: Any, ppm: float, ahead: fl
 
 
 @kernel
+def draw_level(maps: Maps, world: WorldState, e: int, row: Any, ego: Any, out: Any, ppm: float, ahead: float) -> None:
+    """Draw the surface of the ego's level, on a map with levels."""
+    height, width = out.shape
+    for r in range(height):
+        forward = ahead - (r + 0.5) / ppm
+        z = ego_height(maps, world, e, forward)
+        for c in range(width):
+            left = (0.5 * width - 0.5 - c) / ppm
+            x = ego.x + forward * ego.cos - left * ego.sin
+            y = ego.y + forward * ego.sin + left * ego.cos
+            # in CUDA math.floor returns a float
+            cell_row, column = (
+                np.int64(math.floor((y - row.y0) / row.cell)),
+                np.int64(math.floor((x - row.x0) / row.cell)),
+            )
+            out[r, c] = 0
+            if 0 <= column < row.columns and 0 <= cell_row < row.rows:
+                out[r, c] = surface_at(maps, row, cell_row, column, z, LEVEL_M + row.grade * abs(left))
+
+
+@kernel
 def draw_box(
     out: Any,
     ppm: float,
@@ -254,7 +277,7 @@ def draw_box(
 
 
 @kernel
-def draw_agents(world: WorldState, e: int, out: Any, ppm: float, ahead: float) -> None:
+def draw_agents(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, ahead: float) -> None:
     """Draw boxes of all road users including the ego, with lines for the distance travelled in one second."""
     ego, agents = world.egos[e], world.agents[e]
     height, width = out.shape
@@ -264,7 +287,7 @@ def draw_agents(world: WorldState, e: int, out: Any, ppm: float, ahead: float) -
         if other.kind == 0:
             continue
         dx, dy = other.x - ego.x, other.y - ego.y
-        if dx * dx + dy * dy > far * far:
+        if dx * dx + dy * dy > far * far or hides(maps, world, e, other):
             continue
         f, left = dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
         cos, sin = other.cos * ego.cos + other.sin * ego.sin, other.sin * ego.cos - other.cos * ego.sin
@@ -300,7 +323,8 @@ def draw_road_things(maps: Maps, world: WorldState, e: int, out: Any, ppm: float
         lane = maps.lanes[number]
         if lane.control != 1 and lane.control != 2:
             continue
-        p = maps.points[lane.first + min(int(lane.stop / lane.spacing), lane.count - 1)]
+        at = lane.first + min(int(lane.stop / lane.spacing), lane.count - 1)
+        p = maps.points[at]
         dx, dy = p.x - ego.x, p.y - ego.y
         if dx * dx + dy * dy > far * far:
             continue
@@ -309,6 +333,8 @@ def draw_road_things(maps: Maps, world: WorldState, e: int, out: Any, ppm: float
             state, _ = light(maps, world, e, lane.group)
             bit = GREEN if state == 0 else YELLOW if state == 1 else RED
         f, left = dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
+        if hidden(maps, world, e, maps.heights[at], f, left):
+            continue
         cos, sin = p.cos * ego.cos + p.sin * ego.sin, p.sin * ego.cos - p.cos * ego.sin
         draw_box(out, ppm, ahead, f, left, cos, sin, 0.75, 0.5 * lane.width, bit)
     for k in range(row.parked, row.parked + row.parkeds):
@@ -335,9 +361,13 @@ def draw(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, behind: fl
     """
     ego = world.egos[e]
     ahead = out.shape[0] * (1.0 - behind) / ppm
-    draw_surface(maps, maps.maps[world.episodes[e].map], ego, out, ppm, ahead)
+    row = maps.maps[world.episodes[e].map]
+    if row.levels == 1:
+        draw_level(maps, world, e, row, ego, out, ppm, ahead)
+    else:
+        draw_surface(maps, row, ego, out, ppm, ahead)
     draw_road_things(maps, world, e, out, ppm, ahead)
-    draw_agents(world, e, out, ppm, ahead)
+    draw_agents(maps, world, e, out, ppm, ahead)
 
 
 @kernel

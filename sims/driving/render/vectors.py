@@ -14,6 +14,7 @@ from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.maps import NEAREST
 from robotrl.sims.driving.traffic.following import KEY, first_after
+from robotrl.sims.driving.traffic.heights import hidden, hides, passes_over
 from robotrl.sims.driving.traffic.right_of_way import barrier, light
 from robotrl.sims.driving.world import Maps, WorldState
 from robotrl.spec import Spec
@@ -187,7 +188,7 @@ def beside_lane(maps: Maps, world: WorldState, e: int, target: int, out: Any, at
 
 
 @kernel
-def observe_conflict(world: WorldState, e: int, out: Any) -> None:
+def observe_conflict(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     """Write the first conflict at constant velocities: time, closest distance, and present position of the other."""
     ego, agents = world.egos[e], world.agents[e]
     first, slot, miss = CONFLICT_S, -1, CONFLICT_M
@@ -202,7 +203,7 @@ def observe_conflict(world: WorldState, e: int, out: Any) -> None:
             continue
         t = closing / square
         nx, ny = dx + t * vx, dy + t * vy
-        if nx * nx + ny * ny < CONFLICT_M * CONFLICT_M:
+        if nx * nx + ny * ny < CONFLICT_M * CONFLICT_M and not passes_over(maps, world, e, other, t):
             first, slot, miss = t, k, math.sqrt(nx * nx + ny * ny)
     out[38] = first / CONFLICT_S
     out[39] = miss / CONFLICT_M
@@ -259,7 +260,7 @@ def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     lane = maps.lanes[ego.lane]
     beside_lane(maps, world, e, lane.left, out, 28)
     beside_lane(maps, world, e, lane.right, out, 33)
-    observe_conflict(world, e, out)
+    observe_conflict(maps, world, e, out)
 
 
 @kernel
@@ -286,7 +287,7 @@ def soon(ego: Any, other: Any) -> float:
 
 
 @kernel
-def observe_agents(world: WorldState, e: int, out: Any, mask: Any) -> None:
+def observe_agents(maps: Maps, world: WorldState, e: int, out: Any, mask: Any) -> None:
     """Write the road users in range, ranked by `soon`, nearest first."""
     ego, agents = world.egos[e], world.agents[e]
     most = len(mask)
@@ -297,7 +298,7 @@ def observe_agents(world: WorldState, e: int, out: Any, mask: Any) -> None:
         if other.kind == 0:
             continue
         dx, dy = other.x - ego.x, other.y - ego.y
-        if dx * dx + dy * dy > SIGHT_M * SIGHT_M:
+        if dx * dx + dy * dy > SIGHT_M * SIGHT_M or hides(maps, world, e, other):
             continue
         square = soon(ego, other)
         if count == most and square >= mask[most - 1]:
@@ -337,21 +338,27 @@ def observe_lanes(maps: Maps, world: WorldState, e: int, out: Any, mask: Any) ->
     r = min(max(int((ego.y - row.y0) / row.grid_cell), 0), row.grid_rows - 1)
     c = min(max(int((ego.x - row.x0) / row.grid_cell), 0), row.grid_columns - 1)
     base = row.grid + (r * row.grid_columns + c) * NEAREST
-    for k in range(len(mask)):
-        number = maps.nearest[base + k] if k < NEAREST else -1
-        if number < 0:
-            mask[k] = 0.0
-            for j in range(5):
-                out[k, j] = 0.0
-            continue
-        mask[k] = 1.0
+    k = 0
+    for i in range(NEAREST):
+        number = maps.nearest[base + i]
+        if k == len(mask) or number < 0:
+            break
         segment = maps.segments[number]
         for j in range(2):
             dx = (segment.x0 if j == 0 else segment.x1) - ego.x
             dy = (segment.y0 if j == 0 else segment.y1) - ego.y
             out[k, 2 * j] = (dx * ego.cos + dy * ego.sin) / LENGTH
             out[k, 2 * j + 1] = (dy * ego.cos - dx * ego.sin) / LENGTH
+        ahead, left = 0.5 * LENGTH * (out[k, 0] + out[k, 2]), 0.5 * LENGTH * (out[k, 1] + out[k, 3])
+        if hidden(maps, world, e, segment.z, ahead, left):
+            continue
+        mask[k] = 1.0
         out[k, 4] = segment.speed / SPEED
+        k += 1
+    for rest in range(k, len(mask)):
+        mask[rest] = 0.0
+        for j in range(5):
+            out[rest, j] = 0.0
 
 
 @kernel
@@ -391,7 +398,7 @@ def observe(maps: Maps, world: WorldState, rules: Rules, vectors: Vectors, e: in
         observe_scalars(maps, world, e, vectors.scalars[e])
         observe_route(maps, world, e, vectors.route[e])
         if vectors.agents_mask.shape[1] > 0:
-            observe_agents(world, e, vectors.agents[e], vectors.agents_mask[e])
+            observe_agents(maps, world, e, vectors.agents[e], vectors.agents_mask[e])
         if vectors.lanes_mask.shape[1] > 0:
             observe_lanes(maps, world, e, vectors.lanes[e], vectors.lanes_mask[e])
     if len(vectors.privileged) > 0:

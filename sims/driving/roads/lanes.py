@@ -67,6 +67,8 @@ class Lane:
     turn: JunctionTurn
     widths_m: NDArray[np.float64] | None = None
     """(n,) width at each point, m; None where it is `width_m` everywhere."""
+    heights_m: NDArray[np.float64] | None = None
+    """(n,) height at each point, m; None on a map without heights."""
     left: int = NONE
     right: int = NONE
     left_solid: bool = True
@@ -88,6 +90,7 @@ class Crosswalk(NamedTuple):
     start: tuple[float, float]
     end: tuple[float, float]
     width_m: float
+    height_m: float = 0.0
 
 
 class Parked(NamedTuple):
@@ -172,6 +175,7 @@ class RoadBuilder:
         turn: JunctionTurn = JunctionTurn.STRAIGHT,
         spacing_m: float = SPACING_M,
         widths_m: NDArray[np.float64] | None = None,
+        heights_m: NDArray[np.float64] | None = None,
     ) -> int:
         """Add a lane and return its index.
 
@@ -183,6 +187,7 @@ class RoadBuilder:
             turn: turn direction, for a lane in a junction.
             spacing_m: largest distance of the points that the lane is resampled to.
             widths_m: (n,) width at each point, 0 or more, of a lane that widens or narrows; for its drawn surface.
+            heights_m: (n,) height at each point, by which lanes on different levels are told apart.
 
         Raises:
             ConfigError: fewer than two different points, a number that is not finite, a speed or width not above 0.
@@ -196,10 +201,12 @@ class RoadBuilder:
         if not (speed_mps > 0 and width_m > 0):
             raise ConfigError(f"{where}: speed is {speed_mps} m/s, width {width_m} m: expected both above 0")
         center = resampled(array, spacing_m)
-        if widths_m is not None:
-            along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(array, axis=0), axis=1))])
-            widths_m = np.interp(np.linspace(0.0, along[-1], len(center)), along, widths_m)
-        self.lanes.append(Lane(center, speed_mps, width_m, junction, turn, widths_m))
+        along = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(array, axis=0), axis=1))])
+        at = np.linspace(0.0, along[-1], len(center))
+        widths_m, heights_m = (
+            None if value is None else np.interp(at, along, value) for value in (widths_m, heights_m)
+        )
+        self.lanes.append(Lane(center, speed_mps, width_m, junction, turn, widths_m, heights_m))
         return len(self.lanes) - 1
 
     def beside(self, left: int, right: int, may_change: bool = True) -> None:
@@ -227,9 +234,11 @@ class RoadBuilder:
         self.signals.append(LightTimes(start_s, green_s))
         return len(self.signals) - 1
 
-    def crosswalk(self, start: Sequence[float], end: Sequence[float], width_m: float = 3.0) -> None:
+    def crosswalk(
+        self, start: Sequence[float], end: Sequence[float], width_m: float = 3.0, height_m: float = 0.0
+    ) -> None:
         """Add a crosswalk."""
-        self.crosswalks.append(Crosswalk((start[0], start[1]), (end[0], end[1]), width_m))
+        self.crosswalks.append(Crosswalk((start[0], start[1]), (end[0], end[1]), width_m, height_m))
 
     def park(self, lane: int, s: float, left_m: float, length_m: float = 4.5, width_m: float = 1.9) -> None:
         """Park a car along a lane, `left_m` to the left of its centre (negative: right)."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.backend import Backend
+from robotrl.sims.driving.roads.levels import LAYER_CELLS
 from robotrl.sims.driving.roads.maps import CELL_M, GRID_M, RoadMap
 from robotrl.sims.driving.world import Maps
 
@@ -52,6 +53,10 @@ FIELDS = {
     "tiles": np.uint8,
     "segments": tables.SEGMENT,
     "nearest": np.int32,
+    "heights": np.float32,
+    "blocks": np.int32,
+    "layer_bits": np.uint8,
+    "layer_heights": np.int16,
 }
 
 
@@ -114,6 +119,10 @@ class MapPool:
         row["x0"], row["y0"], row["cell"] = *new.origin, CELL_M
         row["grid"], (row["grid_rows"], row["grid_columns"]) = base["nearest"], new.nearest.shape[:2]
         row["grid_cell"] = GRID_M
+        levels = new.levels
+        row["levels"], row["lowest"], row["grade"] = len(levels.bits) > 0, levels.lowest, levels.grade
+        row["block"], row["layer"] = base["blocks"], base["layer_bits"] // LAYER_CELLS
+        row["block_columns"] = levels.blocks.shape[1]
         for name, rows in (
             ("lanes", lanes),
             ("points", new.points),
@@ -128,6 +137,10 @@ class MapPool:
             ("tiles", new.tile.ravel()),
             ("segments", new.segments),
             ("nearest", nearest.ravel()),
+            ("heights", new.heights),
+            ("blocks", levels.blocks.ravel()),
+            ("layer_bits", levels.bits.ravel()),
+            ("layer_heights", levels.heights.ravel()),
         ):
             parts[name].add(rows)
         self.names.append(new.name)

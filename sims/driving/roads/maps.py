@@ -24,12 +24,11 @@ from robotrl.sims.driving.roads.lanes import (
     headings,
     resampled,
 )
+from robotrl.sims.driving.roads.levels import CELL_M, FLAT, LEVEL_M, NO_LAYERS, Levels, SurfaceStrip, levels_of, stamp
 
 Records = NDArray[Any]
 Offsets = NDArray[np.float64]
 
-CELL_M = 0.5
-"""Cell size of the drawn surface."""
 MARGIN_M = 8.0
 """Margin of the drawn surface around the lanes."""
 SHOULDER_M = 1.5
@@ -65,6 +64,10 @@ class RoadMap(NamedTuple):
     segments: Records
     nearest: NDArray[np.int32]
     """(grid rows, grid columns, NEAREST) indices of nearby segments; -1 if there are fewer."""
+    heights: NDArray[np.float32]
+    """Height of each of `points`, m."""
+    levels: Levels
+    """Surface in levels; empty where no lane lies above another."""
 
 
 def finish(builder: RoadBuilder) -> RoadMap:
@@ -103,17 +106,19 @@ def finish(builder: RoadBuilder) -> RoadMap:
         junctions += lane.junction
         first += len(center)
     _part(builder, lanes, centers)
-    conflicts = _conflicts(builder, lanes, centers)
-    crossings = _crossings(builder, lanes, centers)
+    heights = [np.zeros(len(lane.points)) if lane.heights_m is None else lane.heights_m for lane in builder.lanes]
+    conflicts = _conflicts(builder, lanes, centers, heights)
+    crossings = _crossings(builder, lanes, centers, heights)
     routes, route_points = _routes(builder, lanes, centers)
-    tile, origin = _surface(builder, lanes, points)
-    segments, nearest = _segments(lanes, points, tile.shape, origin)
+    tile, origin, strips = _surface(builder, lanes, points)
+    levels = levels_of(tile, origin, strips, heights, centers)
+    segments, nearest = _segments(lanes, points, np.concatenate(heights), tile.shape, origin)
     signals = np.zeros(len(builder.signals), tables.SIGNAL)
     for row, signal in zip(signals, builder.signals, strict=True):
         row["start"], row["green"], row["yellow"], row["cycle"] = *signal, builder.cycle_s
     walks = np.zeros(len(builder.crosswalks), tables.WALK)
     for row, walk in zip(walks, builder.crosswalks, strict=True):
-        (row["x0"], row["y0"]), (row["x1"], row["y1"]), row["width"] = walk
+        (row["x0"], row["y0"]), (row["x1"], row["y1"]), row["width"], row["z"] = walk
     parked = np.zeros(len(builder.parked), tables.PARKED)
     for row, box in zip(parked, builder.parked, strict=True):
         row["x"], row["y"], row["length"], row["width"] = box.x, box.y, box.length_m, box.width_m
@@ -134,6 +139,8 @@ def finish(builder: RoadBuilder) -> RoadMap:
         origin=origin,
         segments=segments,
         nearest=nearest,
+        heights=np.concatenate(heights).astype(np.float32),
+        levels=levels,
     )
 
 
@@ -170,7 +177,7 @@ def _rank(builder: RoadBuilder, origin: dict[int, int], lane: int) -> tuple[int,
     return signs.get(control, 0), int(builder.lanes[lane].turn), lane
 
 
-def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> Records:
+def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points], heights: list[Offsets]) -> Records:
     inside = [i for i, lane in enumerate(builder.lanes) if lane.junction]
     origin = {n: i for i, lane in enumerate(builder.lanes) for n in lane.next}
     found: dict[int, list[tuple[Any, ...]]] = {i: [] for i in inside}
@@ -182,6 +189,7 @@ def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> R
         if origin.get(a, NONE) == origin.get(b, -2):
             continue  # diverging lanes from one origin: the order on the origin decides
         near = np.linalg.norm(centers[a][:, None] - centers[b][None], axis=2) < CLEARANCE_M
+        near &= np.abs(heights[a][:, None] - heights[b][None]) <= LEVEL_M
         if not near.any():
             continue
         at_a, at_b = np.flatnonzero(near.any(1)), np.flatnonzero(near.any(0))
@@ -200,7 +208,7 @@ def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> R
     return np.array(rows, tables.CONFLICT) if rows else np.zeros(0, tables.CONFLICT)
 
 
-def _crossings(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> Records:
+def _crossings(builder: RoadBuilder, lanes: Records, centers: list[Points], heights: list[Offsets]) -> Records:
     rows: list[tuple[Any, ...]] = []
     ends = np.array([(walk.start, walk.end) for walk in builder.crosswalks]).reshape(-1, 2, 2)
     wide = np.array([walk.width_m for walk in builder.crosswalks])[:, None]
@@ -215,7 +223,8 @@ def _crossings(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> R
             rel = center - start
             u, w = rel @ along, np.abs(rel @ np.array([-along[1], along[0]]))
             # tolerance: up to half a metre beyond the strip's edge counts as on the crosswalk
-            over = np.flatnonzero((u > 0) & (u < length) & (w <= walk.width_m / 2 + 0.5))
+            level = np.abs(heights[i] - walk.height_m) <= LEVEL_M
+            over = np.flatnonzero((u > 0) & (u < length) & (w <= walk.width_m / 2 + 0.5) & level)
             if len(over):
                 spacing = float(lanes[i]["spacing"])
                 rows.append((number, over[0] * spacing, over[-1] * spacing))
@@ -355,44 +364,10 @@ def _mark_ahead(out: Any, lanes: Any) -> None:
 # the drawn surface
 
 
-@kernel
-def _stamp(
-    tile: NDArray[np.uint8],
-    x0: float,
-    y0: float,
-    points: Any,
-    first: int,
-    count: int,
-    right: Offsets,
-    left: Offsets,
-    bit: int,
-    dash: float,
-) -> None:
-    """Set a bit in the cells of a strip along a polyline; dashes of `dash` m if > 0.
-
-    `right` and `left` (count,) are the offsets of its edges at each point.
-    """
-    step = 0.2
-    for i in range(first, first + count - 1):
-        a, b = points[i], points[i + 1]
-        span = math.hypot(b.x - a.x, b.y - a.y)
-        parts = max(int(span / step), 1)
-        for k in range(parts + 1):
-            u = k / parts
-            if dash > 0.0 and ((i - first + u) * span) % (2.0 * dash) >= dash:
-                continue
-            x, y = a.x + u * (b.x - a.x), a.y + u * (b.y - a.y)
-            c, s = a.cos + u * (b.cos - a.cos), a.sin + u * (b.sin - a.sin)
-            n = i - first
-            low, high = right[n] + u * (right[n + 1] - right[n]), left[n] + u * (left[n + 1] - left[n])
-            across = max(int((high - low) / step), 1)
-            for j in range(across + 1):
-                d = low + (high - low) * j / across
-                row, column = int((y + d * c - y0) / CELL_M), int((x - d * s - x0) / CELL_M)
-                tile[row, column] |= bit
-
-
-def _surface(builder: RoadBuilder, lanes: Records, points: Records) -> tuple[NDArray[np.uint8], tuple[float, float]]:
+def _surface(
+    builder: RoadBuilder, lanes: Records, points: Records
+) -> tuple[NDArray[np.uint8], tuple[float, float], list[SurfaceStrip]]:
+    """Draw the surface; returns its cells, the corner of the first, m, and what was drawn."""
     widest = max(lane.width_m if lane.widths_m is None else float(lane.widths_m.max()) for lane in builder.lanes)
     margin = MARGIN_M + float(np.float32(widest)) / 2 + max((w.width_m for w in builder.crosswalks), default=0.0)
     ends = np.array([end for walk in builder.crosswalks for end in (walk.start, walk.end)]).reshape(-1, 2)
@@ -405,10 +380,13 @@ def _surface(builder: RoadBuilder, lanes: Records, points: Records) -> tuple[NDA
             f" {rows * columns / 2**20:.0f} MiB, expected at most {MAX_TILE_CELLS / 2**20:.0f}"
         )
     tile = np.zeros((rows, columns), np.uint8)
+    strips: list[SurfaceStrip] = []
 
     def strip(i: int, right: Offsets, left: Offsets, bit: int, dash: float = 0.0) -> None:
         row = lanes[i]
-        _stamp(tile, low[0], low[1], points, int(row["first"]), int(row["count"]), right, left, bit, dash)
+        first, count = int(row["first"]), int(row["count"])
+        strips.append(SurfaceStrip(i, points[first : first + count], right, left, bit, dash))
+        stamp(tile, NO_LAYERS, low[0], low[1], *strips[-1][1:6], FLAT)
 
     halves = [
         np.full(len(lane.points), lane.width_m / 2) if lane.widths_m is None else lane.widths_m / 2
@@ -430,19 +408,21 @@ def _surface(builder: RoadBuilder, lanes: Records, points: Records) -> tuple[NDA
     for walk in builder.crosswalks:
         line = _poses(resampled(np.array([walk.start, walk.end]), 0.5))
         half = np.full(len(line), walk.width_m / 2)
-        _stamp(tile, low[0], low[1], line, 0, len(line), -half, half, tables.CROSSWALK, 0.6)
-    return tile, (float(low[0]), float(low[1]))
+        strips.append(SurfaceStrip(NONE, line, -half, half, tables.CROSSWALK, 0.6, walk.height_m))
+        stamp(tile, NO_LAYERS, low[0], low[1], *strips[-1][1:6], FLAT)
+    return tile, (float(low[0]), float(low[1])), strips
 
 
 def _segments(
-    lanes: Records, points: Records, shape: tuple[int, ...], origin: tuple[float, float]
+    lanes: Records, points: Records, heights: Offsets, shape: tuple[int, ...], origin: tuple[float, float]
 ) -> tuple[Records, NDArray[np.int32]]:
     rows: list[tuple[float, ...]] = []
     for lane in lanes:
         parts = max(round(float(lane["length"]) / SEGMENT_M), 1)
         at = lane["first"] + np.round(np.linspace(0, lane["count"] - 1, parts + 1)).astype(int)
-        for a, b in itertools.pairwise(points[at]):
-            rows.append((a["x"], a["y"], b["x"], b["y"], lane["speed"], float(lane["junction"] >= 0)))
+        z = 0.5 * (heights[at[1:]] + heights[at[:-1]])
+        for (a, b), height in zip(itertools.pairwise(points[at]), z, strict=True):
+            rows.append((a["x"], a["y"], b["x"], b["y"], lane["speed"], float(lane["junction"] >= 0), height))
     segments = np.array(rows, tables.SEGMENT)
     grid = [math.ceil(n * CELL_M / GRID_M) for n in shape]
     y = origin[1] + (np.arange(grid[0]) + 0.5) * GRID_M

@@ -152,7 +152,7 @@ def choose_accel(maps: Maps, world: WorldState, e: int, pace: float, headway: fl
     closed = barrier(maps, world, e, 0, 0.0)
     if closed < tables.FAR:
         accel = min(accel, idm(ego.v, wanted, max(closed + GAP_M - 0.7, 0.1), ego.v, 0.6))
-    return -BRAKE_MPS2 if will_touch(world, e, 1.6) else accel
+    return -BRAKE_MPS2 if will_touch(maps, world, e, 1.6) else accel
 
 
 @kernel

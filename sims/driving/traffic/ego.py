@@ -10,7 +10,9 @@ import numpy as np
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import BRAKE_MPS2, bicycle, boxes_overlap, wrap
+from robotrl.sims.driving.roads.levels import LEVEL_M
 from robotrl.sims.driving.traffic.following import VIEW_M, leader
+from robotrl.sims.driving.traffic.heights import ego_height, hides, passes_over, surface_at
 from robotrl.sims.driving.world import Maps, WorldState
 
 SUBSTEPS = 2
@@ -41,10 +43,11 @@ def near(world: WorldState, e: int, reach_m: float) -> bool:
 
 
 @kernel
-def touching(world: WorldState, e: int, back_s: float) -> tuple[int, int]:
+def touching(maps: Maps, world: WorldState, e: int, back_s: float) -> tuple[int, int]:
     """Collision of the ego with another road user: kind (`HIT_...`) and slot.
 
     Args:
+        maps: all maps.
         world: all envs.
         e: env.
         back_s: time, s, by which the others' positions are extrapolated back.
@@ -60,17 +63,21 @@ def touching(world: WorldState, e: int, back_s: float) -> tuple[int, int]:
         dx = other.x - other.v * other.cos * back_s - ego.x
         dy = other.y - other.v * other.sin * back_s - ego.y
         reach = radius + 0.5 * (other.length + other.width)
-        if dx * dx + dy * dy < reach * reach and boxes_overlap(
-            dx,
-            dy,
-            ego.cos,
-            ego.sin,
-            half_length,
-            half_width,
-            other.cos,
-            other.sin,
-            0.5 * other.length,
-            0.5 * other.width,
+        if (
+            dx * dx + dy * dy < reach * reach
+            and boxes_overlap(
+                dx,
+                dy,
+                ego.cos,
+                ego.sin,
+                half_length,
+                half_width,
+                other.cos,
+                other.sin,
+                0.5 * other.length,
+                0.5 * other.width,
+            )
+            and not passes_over(maps, world, e, other, 0.0)
         ):
             if other.kind == tables.PEDESTRIAN:
                 return HIT_PEDESTRIAN, slot
@@ -111,7 +118,7 @@ def move(
         ego.x, ego.y, ego.yaw, ego.v = bicycle(ego.x, ego.y, ego.yaw, ego.v, steer, rate, part)
         ego.cos, ego.sin = math.cos(ego.yaw), math.sin(ego.yaw)
         if hit == HIT_NONE and watch:
-            hit, slot = touching(world, e, (SUBSTEPS - 1 - k) * part)
+            hit, slot = touching(maps, world, e, (SUBSTEPS - 1 - k) * part)
     # a static object cannot be crossed within half a step, so one check at the end suffices
     if hit == HIT_NONE and touches_parked(maps, world, e):
         hit = HIT_STATIC
@@ -233,7 +240,7 @@ def look_ahead(maps: Maps, world: WorldState, e: int) -> None:
             width = 0.5 * (me.width + other.width) + 0.4
             if ahead > 0.0 and (abs(aside) < width or abs(aside + drift) < width or aside * (aside + drift) < 0.0):
                 gap = ahead - 0.5 * (me.length + other.length)
-                if gap < ego.gap:
+                if gap < ego.gap and not hides(maps, world, e, other):
                     ego.leader, ego.gap, ego.leader_v = slot, gap, 0.0
 
 
@@ -242,13 +249,14 @@ def share_off_road(maps: Maps, world: WorldState, e: int) -> float:
     """Fraction of the ego's box off the drivable surface, from 3 by 5 sample points."""
     ego, me = world.egos[e], world.agents[e, 0]
     row = maps.maps[world.episodes[e].map]
+    z = ego_height(maps, world, e, 0.0) if row.levels == 1 else 0.0
     off = 0
     for i in range(5):
         u = (i - 2) * 0.25 * me.length
         for j in range(3):
             w = (j - 1) * 0.5 * me.width
             x, y = ego.x + u * ego.cos - w * ego.sin, ego.y + u * ego.sin + w * ego.cos
-            if not on_road(maps, row, x, y):
+            if not (on_road(maps, row, x, y) if row.levels == 0 else on_level(maps, row, x, y, z)):
                 off += 1
     return off / 15.0
 
@@ -261,3 +269,12 @@ def on_road(maps: Maps, row: Any, x: float, y: float) -> bool:
     if r < 0 or c < 0 or r >= row.rows or c >= row.columns:
         return False
     return maps.tiles[row.tile + r * row.columns + c] & tables.DRIVABLE != 0
+
+
+@kernel
+def on_level(maps: Maps, row: Any, x: float, y: float, z: float) -> bool:
+    """True if a point is on the drivable surface at height `z` m, of a map with levels."""
+    r, c = np.int64(math.floor((y - row.y0) / row.cell)), np.int64(math.floor((x - row.x0) / row.cell))
+    if r < 0 or c < 0 or r >= row.rows or c >= row.columns:
+        return False
+    return surface_at(maps, row, r, c, z, LEVEL_M) & tables.DRIVABLE != 0
