@@ -78,6 +78,7 @@ def cells(quick: bool) -> list[Cell]:
 MEASURES = (
     ("completion", "share of the route", "mean route completion, 0 to 1"),
     ("driving", "score", "mean driving score, CARLA leaderboard 2.0, 0 to 100"),
+    ("driving_map_speed", "score", "the same, speeds over those of all cars on the map, as it was before"),
     ("driving_2_1", "score", "mean driving score, CARLA leaderboard 2.1, 0 to 100"),
     ("success", "share of the routes", "driven to the end without an infraction"),
     ("strict_success", "share of the routes", "and never more slowly than the traffic"),

@@ -27,7 +27,7 @@ from robotrl.rollout.demos import collect_demos
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.sims.bev.sim import DriveSim
-from robotrl.sims.driving.scores import Route, leaderboard_2_1, summary
+from robotrl.sims.driving.scores import Route, by_map_speed, leaderboard_2_1, summary
 from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
 
@@ -140,6 +140,8 @@ def scenario_scores(found: dict[str, list[Route]]) -> dict[str, Any]:
         "completion": total.completion,
         "driving": total.driving.value,
         "driving_interval": total.driving._asdict(),
+        # traffic of the minimum speed: all cars on the map, the rule of earlier results
+        "driving_map_speed": summary([by_map_speed(route) for route in routes], "leaderboard-2.0").driving.value,
         "driving_2_1": float(np.mean([leaderboard_2_1(route).driving for route in routes])),
         "success": float(np.mean([route.success for route in routes])),
         "strict_success": float(np.mean([route.strict_success for route in routes])),

@@ -13,15 +13,16 @@ QUARTERS = 4
 def drive_of(world: WorldState, e: int, events: int, completion: float) -> Route:
     """Summary of the episode of env `e`, which has just ended with `events`.
 
-    The traffic's speed is the mean over all cars on the map, for each quarter; a quarter that was not completed has no
-    checkpoint.
+    The traffic's speed is the mean over the cars that the ego meets (`right_of_way.meets`), for each quarter, bounded
+    as in `judge.tally`; a quarter that was not completed has no checkpoint.
     """
     judge, ego = world.judges[e], world.egos[e]
-    ratios: list[float] = []
-    for q in range(QUARTERS):
-        if completion >= (q + 1) / QUARTERS and judge["quarter_steps"][q] > 0:
-            traffic = float(judge["traffic_speed"][q])
-            ratios.append(float(judge["ego_speed"][q]) / traffic if traffic > 1e-3 else 1.0)
+    passed = [q for q in range(QUARTERS) if completion >= (q + 1) / QUARTERS and judge["quarter_steps"][q] > 0]
+
+    def ratios(name: str) -> tuple[float, ...]:
+        return tuple(
+            float(judge["ego_speed"][q]) / float(judge[name][q]) if judge[name][q] > 1e-3 else 1.0 for q in passed
+        )
 
     def has(event: int) -> int:
         return int(bool(events & event))
@@ -35,7 +36,8 @@ def drive_of(world: WorldState, e: int, events: int, completion: float) -> Route
         static=has(tables.STATIC),
         red_lights=has(tables.RED_LIGHT),
         stop_signs=has(tables.STOP_SIGN),
-        min_speed=tuple(ratios),
+        min_speed=ratios("traffic_speed"),
+        min_speed_map=ratios("map_speed"),
         outside_lanes=min(float(judge["outside_m"]) / driven, 1.0),
         at_fault=int(judge["at_fault"]) if collisions else 0,
     )

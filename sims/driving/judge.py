@@ -28,6 +28,8 @@ LOOK_S = 1.0
 """Prediction horizon for near collisions."""
 ACCEL_LOW, ACCEL_HIGH, LATERAL, JERK, JERK_LON, YAW_RATE, YAW_ACCEL = -4.05, 2.40, 4.89, 8.37, 4.13, 0.95, 1.93
 """nuPlan's comfort limits, SI units."""
+SPEEDS_UP_MPS2 = 0.5
+"""Acceleration from which on the ego is not slow: it sets off, from a light or from the speed drawn for its start."""
 WAITING_M = 4.0
 """Distance from the line within which the ego must stop at a stop sign."""
 
@@ -58,7 +60,7 @@ def begin_judging(world: WorldState, e: int) -> None:
         judge.speeds[k] = ego.v
         judge.yaws[k] = judge.accels[k] = judge.accels_lat[k] = judge.yaw_rates[k] = 0.0
     for k in range(4):
-        judge.ego_speed[k] = judge.traffic_speed[k] = judge.quarter_steps[k] = 0.0
+        judge.ego_speed[k] = judge.traffic_speed[k] = judge.map_speed[k] = judge.quarter_steps[k] = 0.0
 
 
 @kernel
@@ -200,13 +202,24 @@ def roach_speed(maps: Maps, world: WorldState, e: int) -> float:
 
 
 @kernel
-def tally(world: WorldState, e: int, length: float, driven: float) -> None:
-    """Accumulate the statistics for the scores."""
-    ego, judge = world.egos[e], world.judges[e]
+def tally(world: WorldState, e: int, length: float, driven: float, limit: float) -> None:
+    """Accumulate the statistics for the scores.
+
+    A step in which the ego meets nobody, or speeds up, counts as driven with the traffic.
+
+    Args:
+        world: all envs.
+        e: env.
+        length: length of the route, m.
+        driven: distance newly driven along it, m.
+        limit: speed limit, m/s; nobody is asked to drive faster.
+    """
+    ego, judge, episode = world.egos[e], world.judges[e], world.episodes[e]
     quarter = min(int(4.0 * ego.progress / length), 3)
-    traffic = world.episodes[e].traffic_v
     judge.ego_speed[quarter] += ego.v
-    judge.traffic_speed[quarter] += traffic if traffic >= 0.0 else ego.v
+    compared = episode.traffic_v >= 0.0 and ego.a < SPEEDS_UP_MPS2
+    judge.traffic_speed[quarter] += min(episode.traffic_v, limit) if compared else ego.v
+    judge.map_speed[quarter] += episode.map_v if episode.map_v >= 0.0 else ego.v
     judge.quarter_steps[quarter] += 1.0
     if ego.outside == 1:
         judge.outside_m += driven
@@ -287,7 +300,7 @@ def judge_step(
                 terms[10] += rules.ends[k]
         if events & (tables.VEHICLE | tables.PERSON | tables.STATIC | tables.RED_LIGHT | tables.STOP_SIGN):
             terms[10] += rules.speed_at_end * ego.v
-    tally(world, e, route.length, gained)
+    tally(world, e, route.length, gained, limit)
     # the reward
     product = rules.progress * terms[0]
     for k in range(5):

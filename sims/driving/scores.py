@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -72,7 +72,9 @@ class Route:
     emergency_yields: int = 0
     """Emergency vehicles that the ego did not yield to."""
     min_speed: tuple[float, ...] = ()
-    """Mean speed before each checkpoint divided by that of the traffic; 1 or more has no penalty."""
+    """Mean speed before each checkpoint divided by that of the traffic around; 1 or more has no penalty."""
+    min_speed_map: tuple[float, ...] = ()
+    """The same with all cars on the map for traffic, the rule of earlier scores; see `by_map_speed`."""
     outside_lanes: float = 0.0
     """Fraction of the route driven outside its lanes, 0 to 1."""
     at_fault: int = 0
@@ -86,9 +88,10 @@ class Route:
                 raise out_of_range(f"route.{name}", getattr(self, name), "0 to 1")
         for name in (*COUNTS, "at_fault"):
             check_at_least(f"route.{name}", getattr(self, name), 0)
-        for part in self.min_speed:
-            if not 0 <= part < math.inf:
-                raise out_of_range("route.min_speed", part, "0 or more each")
+        for name in ("min_speed", "min_speed_map"):
+            for part in getattr(self, name):
+                if not 0 <= part < math.inf:
+                    raise out_of_range(f"route.{name}", part, "0 or more each")
         if self.at_fault > self.collisions:
             raise out_of_range("route.at_fault", self.at_fault, f"{self.collisions} or less, the number of collisions")
 
@@ -112,6 +115,11 @@ class Route:
     def strict_success(self) -> bool:
         """True if completed without an infraction and never more slowly than the traffic."""
         return self.success and not self.slow
+
+
+def by_map_speed(route: Route) -> Route:
+    """The route with its speeds over those of all cars on the map, as scores were before; to compare the two rules."""
+    return replace(route, min_speed=route.min_speed_map)
 
 
 class RouteScore(NamedTuple):

@@ -206,7 +206,8 @@ EPISODE = np.dtype(
         ("phase", J),  # of the named scenario's event: 0 waits, 1 runs
         ("target", J),  # slot of the scenario's main actor, -1 none
         ("density", F),
-        ("traffic_v", F),  # mean speed of the cars on the road, m/s; -1 without
+        ("traffic_v", F),  # mean speed of the cars that the ego meets, m/s; -1 without
+        ("map_v", F),  # mean speed of all cars on the map, m/s; -1 without
         ("blocked", F),  # s that the ego has stood
         ("events", J),  # bits of what has happened in this step
         ("clamped", J),  # number of non-finite actions so far
@@ -249,6 +250,8 @@ JUDGE = np.dtype(
         ("outside_m", F),  # driven outside the lanes of its direction
         ("ego_speed", F, (4,)),  # summed over the steps in each quarter of the route
         ("traffic_speed", F, (4,)),
+        ("map_speed", F, (4,)),
+        ("reach_v", F),  # speed that the ego could have reached since its start, m/s
         ("quarter_steps", F, (4,)),
         ("at_fault", J),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.traffic.following import BRAKE
+from robotrl.sims.driving.traffic.heights import hides
 from robotrl.sims.driving.world import Maps, WorldState
 
 NOTICE_M = 30.0
@@ -19,6 +20,10 @@ SETS_OFF = 1.2
 PATIENCE_S = 30.0
 """Waiting time at the end of a ramp after which a car takes any gap that forces nobody to brake hard."""
 GREEN, YELLOW, RED = 0, 1, 2
+MEETS_M = 100.0
+"""Distance up to which the ego meets a car: traffic that its speed is compared with."""
+SIMILAR = 0.7
+"""Share of the higher of two limits from which the lower one is similar."""
 
 
 @kernel
@@ -35,6 +40,16 @@ def light(maps: Maps, world: WorldState, e: int, group: int) -> tuple[int, float
 
 
 @kernel
+def meets(maps: Maps, world: WorldState, e: int, other: Any, limit: float, own_limit: float) -> bool:
+    """True if a car belongs to the traffic around the ego: near, on its level, and under a similar speed limit."""
+    ego = world.egos[e]
+    dx, dy = other.x - ego.x, other.y - ego.y
+    if dx * dx + dy * dy > MEETS_M * MEETS_M or min(limit, own_limit) < SIMILAR * max(limit, own_limit):
+        return False
+    return not hides(maps, world, e, other)
+
+
+@kernel
 def claim(maps: Maps, world: WorldState, e: int) -> None:
     """Record for each junction lane the cars on it and the next car to arrive, for cars that must yield."""
     agents, claims, walking = world.agents[e], world.claims[e], world.walking[e]
@@ -44,17 +59,22 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
         c.distance = tables.FAR
     for w in range(len(walking)):
         walking[w] = 0
-    total, count = 0.0, 0
+    episode = world.episodes[e]
+    own_limit = maps.route_points[maps.routes[episode.route].first + world.egos[e].index].speed
+    total, count, around, near = 0.0, 0, 0.0, 0
     for slot in range(len(agents)):
         me = agents[slot]
         if me.kind == tables.PEDESTRIAN and me.walk >= 0 and me.wait <= 0.0:
             walking[me.walk] = 1
         if me.lane < 0:
             continue
+        lane = maps.lanes[me.lane]
         if me.kind == tables.CAR and slot > 0:
             total += me.v
             count += 1
-        lane = maps.lanes[me.lane]
+            if meets(maps, world, e, me, lane.speed, own_limit):
+                around += me.v
+                near += 1
         if lane.junction >= 0:
             c = claims[lane.junction]
             if c.rear < 0.0 or me.s < c.rear:
@@ -74,7 +94,8 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
                 c = claims[following.junction]
                 if ahead < c.distance:
                     c.distance, c.v, c.slot = ahead, me.v, slot
-    world.episodes[e].traffic_v = total / count if count else -1.0
+    episode.map_v = total / count if count else -1.0
+    episode.traffic_v = around / near if near else -1.0
 
 
 @kernel

@@ -627,9 +627,9 @@ def test_scores_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # hits a standing car half way, which is all the traffic: 50 * 0.60; no quarter was driven to its end at its speed
     scene.ego(0.5 * 389.0 - 0.8, 8.0, env=[1])
     scene.car(1, 1, 0.5 * 389.0 + 5.0 + EGO_HALF_M + 2.2, 0.0, env=[1])
-    # arrives at half of the speed of the traffic: 1 - 0.3 / 2 at the one checkpoint that it has steps for
+    # arrives at half of the speed of the traffic near it: 1 - 0.3 / 2 at the one checkpoint that it has steps for
     scene.ego(388.5, 4.5, env=[2])
-    scene.car(1, 0, 50.0, 9.0, env=[2], desire=0.9)
+    scene.car(1, 0, 310.0, 9.0, env=[2], desire=0.9)
     # a fifth of its way was outside its lanes, and then it left the road: a quarter done
     scene.ego(0.25 * 389.0, 5.0, d=-10.0, env=[3])
     scene["judges/outside_m"][3] = 0.05 * 389.0

@@ -15,6 +15,7 @@ from robotrl.sims.driving.scores import (
     ClosedLoop,
     Route,
     bench2drive,
+    by_map_speed,
     leaderboard_2_0,
     leaderboard_2_1,
     nuplan_closed_loop,
@@ -77,6 +78,14 @@ def test_slowness_in_the_other_versions():
     assert leaderboard_2_1(slow).penalty == pytest.approx(1 / (1 + 0.4 * (0.75 + 0.5)))
     assert bench2drive(slow).penalty == 1.0
     assert leaderboard_2_0(replace(CLEAN, min_speed=(1.0, 2.5))).penalty == 1.0
+
+
+def test_the_rule_of_before_stays_computable():
+    """Speeds over those around cost nothing; over those of all cars on the map they are a quarter."""
+    route = replace(CLEAN, min_speed=(1.0, 1.1), min_speed_map=(0.25, 0.5))
+    assert leaderboard_2_0(route).penalty == 1.0
+    assert leaderboard_2_0(by_map_speed(route)).penalty == pytest.approx((1 - 0.3 * 0.75) * (1 - 0.3 * 0.5))
+    assert by_map_speed(CLEAN) == CLEAN
 
 
 def test_several_events_together():
@@ -168,6 +177,7 @@ def test_nuplan_by_hand(changes, score):
         (lambda: Route(1.0, vehicles=-1), r"route\.vehicles is -1: expected 0 or more"),
         (lambda: Route(1.0, at_fault=1), r"route\.at_fault is 1: expected 0 or less, the number of collisions"),
         (lambda: Route(1.0, min_speed=(-0.1,)), r"route\.min_speed is -0\.1: expected 0 or more each"),
+        (lambda: Route(1.0, min_speed_map=(-0.1,)), r"route\.min_speed_map is -0\.1: expected 0 or more each"),
         (lambda: replace(BEST, comfort=2), r"closed_loop\.comfort is 2: expected 0 to 1"),
         (lambda: summary([], "bench2drive"), "routes is empty"),
         (lambda: summary([CLEAN], "leaderboard-2.2"), r"version 'leaderboard-2\.2' is unknown: did you mean"),
