@@ -154,7 +154,7 @@ AGENT = np.dtype(
         ("seed", J),
         ("turns", J),  # draws made
         ("wait", F),  # s: time a car has stood at a stop sign; time until a pedestrian walks
-        ("hold", F),  # s until it may change lanes again
+        ("hold", F),  # s until it may change lanes again; s that a pedestrian has waited in vain
         ("reckless", J),  # 1: ignores lights and yields to nobody
         ("walk", J),  # crosswalk of a pedestrian
         ("hit", J),  # 1: has been in a collision

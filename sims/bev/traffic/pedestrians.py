@@ -12,6 +12,11 @@ from robotrl.sims.driving.traffic.heights import misses
 from robotrl.sims.driving.traffic.right_of_way import NOTICE_M
 from robotrl.sims.driving.world import Maps, WorldState
 
+PATIENCE_S = 20.0
+"""Time that a pedestrian waits in vain at a crosswalk before it sets out in front of those who stand."""
+ASKS_S = 0.5
+"""Time after which a pedestrian who had to wait looks again."""
+STANDS_MPS = 0.3
 OCCLUDED = 2
 """Event in which a pedestrian runs into the street: `scenarios.ScenarioEvent.OCCLUDED_PEDESTRIAN`."""
 
@@ -42,8 +47,12 @@ def is_crossed(world: WorldState, e: int, me: Any) -> bool:
 
 
 @kernel
-def free_to_walk(maps: Maps, world: WorldState, e: int, walk: Any) -> bool:
-    """True if no driver would have to brake hard for a pedestrian who enters a crosswalk now."""
+def free_to_walk(maps: Maps, world: WorldState, e: int, walk: Any, waited_s: float) -> bool:
+    """True if no driver would have to brake hard for a pedestrian who enters a crosswalk now.
+
+    After `PATIENCE_S` of waiting those who stand before the crosswalk, or behind it, are taken to wait for the
+    pedestrian: otherwise both could wait for each other.
+    """
     agents, row = world.agents[e], maps.maps[world.episodes[e].map]
     x, y = 0.5 * (walk.x0 + walk.x1), 0.5 * (walk.y0 + walk.y1)
     reach = 0.5 * math.hypot(walk.x1 - walk.x0, walk.y1 - walk.y0)
@@ -54,6 +63,9 @@ def free_to_walk(maps: Maps, world: WorldState, e: int, walk: Any) -> bool:
             ahead = dx * other.cos + dy * other.sin
             aside = abs(dy * other.cos - dx * other.sin)
             comes = -6.0 < ahead < 6.0 + reach + 1.5 * other.v + other.v * other.v / (2.0 * 2.5) and aside < reach
+            clear_m = abs(ahead) - 0.5 * (other.length + walk.width)
+            if waited_s >= PATIENCE_S and other.v < STANDS_MPS and clear_m > 0.0:
+                continue
             if comes and not misses(maps, row, other, ahead, walk.z):
                 return False
     return True
@@ -96,10 +108,12 @@ def stroll(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None:
     me.v = 0.0
     if me.wait > 0.0:
         me.wait -= dt
-        if me.wait <= 0.0 and not free_to_walk(maps, world, e, walk):
-            me.wait = 0.5
+        if me.wait <= 0.0 and not free_to_walk(maps, world, e, walk, me.hold):
+            me.wait = ASKS_S
+            me.hold += ASKS_S
     else:
         me.v = me.desire
+        me.hold = 0.0
         me.s += me.v * dt
         if me.s >= length:
             me.s, me.v = 0.0, 0.0

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from robotrl.errors import ConfigError
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.roads.kerbs import from_kerb_to_kerb
 from robotrl.sims.driving.roads.lanes import (
     CLEARANCE_M,
     NONE,
     SPACING_M,
     Control,
+    Crosswalk,
     PathRoute,
     Points,
     RoadBuilder,
@@ -108,7 +110,8 @@ def finish(builder: RoadBuilder) -> RoadMap:
     _part(builder, lanes, centers)
     heights = [np.zeros(len(lane.points)) if lane.heights_m is None else lane.heights_m for lane in builder.lanes]
     conflicts = _conflicts(builder, lanes, centers, heights)
-    crossings = _crossings(builder, lanes, centers, heights)
+    crosswalks = from_kerb_to_kerb(builder, heights)
+    crossings = _crossings(crosswalks, lanes, centers, heights)
     routes, route_points = _routes(builder, lanes, centers)
     tile, origin, strips = _surface(builder, lanes, points)
     levels = levels_of(tile, origin, strips, heights, centers)
@@ -116,8 +119,8 @@ def finish(builder: RoadBuilder) -> RoadMap:
     signals = np.zeros(len(builder.signals), tables.SIGNAL)
     for row, signal in zip(signals, builder.signals, strict=True):
         row["start"], row["green"], row["yellow"], row["cycle"] = *signal, builder.cycle_s
-    walks = np.zeros(len(builder.crosswalks), tables.WALK)
-    for row, walk in zip(walks, builder.crosswalks, strict=True):
+    walks = np.zeros(len(crosswalks), tables.WALK)
+    for row, walk in zip(walks, crosswalks, strict=True):
         (row["x0"], row["y0"]), (row["x1"], row["y1"]), row["width"], row["z"] = walk
     parked = np.zeros(len(builder.parked), tables.PARKED)
     for row, box in zip(parked, builder.parked, strict=True):
@@ -208,15 +211,15 @@ def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points], heig
     return np.array(rows, tables.CONFLICT) if rows else np.zeros(0, tables.CONFLICT)
 
 
-def _crossings(builder: RoadBuilder, lanes: Records, centers: list[Points], heights: list[Offsets]) -> Records:
+def _crossings(crosswalks: list[Crosswalk], lanes: Records, centers: list[Points], heights: list[Offsets]) -> Records:
     rows: list[tuple[Any, ...]] = []
-    ends = np.array([(walk.start, walk.end) for walk in builder.crosswalks]).reshape(-1, 2, 2)
-    wide = np.array([walk.width_m for walk in builder.crosswalks])[:, None]
+    ends = np.array([(walk.start, walk.end) for walk in crosswalks]).reshape(-1, 2, 2)
+    wide = np.array([walk.width_m for walk in crosswalks])[:, None]
     low, high = ends.min(1) - wide, ends.max(1) + wide
     for i, center in enumerate(centers):
         lanes[i]["crossing"] = len(rows)
         for number in np.flatnonzero((low <= center.max(0)).all(1) & (high >= center.min(0)).all(1)):
-            walk = builder.crosswalks[number]
+            walk = crosswalks[number]
             start, end = np.array(walk.start), np.array(walk.end)
             length = float(np.linalg.norm(end - start))
             along = (end - start) / length

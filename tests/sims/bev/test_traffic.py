@@ -18,7 +18,7 @@ from robotrl.sims.bev.traffic.scenarios import SCENARIOS
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.roads.lanes import Control, RoadBuilder
 from robotrl.sims.driving.traffic.following import ACCEL, BRAKE, GAP_M, HARDEST, idm
-from tests.kits.bev_kit import Array, Scene, drivable, drive, lanes_of, make, on_roads, overlapping
+from tests.kits.bev_kit import EGO_HALF_M, Array, Scene, drivable, drive, lanes_of, make, on_roads, overlapping
 
 DT_S = 0.1
 LONG = {"limit_s": 3600.0, "blocked_s": 1e6}
@@ -737,3 +737,34 @@ def test_the_lanes_of_the_kit_are_where_it_says(monkeypatch: pytest.MonkeyPatch)
     assert lanes["length"][:3].tolist() == pytest.approx([90.0, 20.0, 100.0])
     assert lanes["stop"][3] == pytest.approx(LINE_M)
     assert lanes["junction"][[1, 4]].min() >= 0 and lanes["entry"].tolist() == [1, 0, 0, 1, 0, 0, 1]
+
+
+# waiting for each other
+
+
+def waits_beside(monkeypatch: pytest.MonkeyPatch, ego_s: float) -> list[float]:
+    """y of somebody who waits at the crosswalk at x = 100, over 40 s, while the ego stands at `ego_s`."""
+    builder = street()
+    builder.routes.clear()
+    builder.route([0], 5.0, 295.0)
+    sim = on_roads(monkeypatch, builder, **LONG)
+    scene = Scene(sim)
+    pedestrian(scene, 5, 0.3)
+    scene.ego(ego_s - 5.0, 0.0)
+    scene.apply()
+    ys: list[float] = []
+    for _ in range(400):
+        drive(sim, accel=-1.0)
+        ys.append(float(sim.core.world.agents["y"][0, 5]))
+    return ys
+
+
+def test_who_waits_in_vain_sets_out_before_one_who_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ego stands 3 m before the strip, for somebody on foot as it seems, who waits, too: 20 s, then they cross."""
+    ys = waits_beside(monkeypatch, 100.0 - 1.5 - 3.0 - EGO_HALF_M)
+    assert ys[190] == pytest.approx(-4.0)
+    assert max(ys) == pytest.approx(4.0, abs=0.14)
+
+
+def test_nobody_walks_into_one_who_stands_on_the_crosswalk(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(waits_beside(monkeypatch, 100.0)) == pytest.approx(-4.0)
