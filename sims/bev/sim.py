@@ -147,5 +147,5 @@ def _own_map(machine: Backend, path: str | Path, count: int, length_m: float) ->
     builder = reader.read(Path(path))
     routes.pick_routes(builder, count=count, seed=0, length_m=length_m)
     routes.warn_if_shared(builder.name, len(builder.routes))
-    finished = maps.finish(builder)
+    finished = maps.with_spots(maps.finish(builder))
     return MapPool(machine, lambda key: finished)

@@ -107,6 +107,9 @@ MAP = np.dtype(
         ("grid_columns", J),
         ("grid_cell", F),
         ("family", J),
+        ("spot", J),  # first of its spots
+        ("spots", J),  # none on a small map
+        ("cell_spot", J),  # where the first spots of its grid's cells are listed
         ("levels", J),  # 1: lanes lie above one another, so heights are compared
         ("block", J),  # its first block of the surface in levels
         ("block_columns", J),
@@ -123,6 +126,9 @@ PARKED = np.dtype([("x", F), ("y", F), ("cos", F), ("sin", F), ("length", F), ("
 
 SEGMENT = np.dtype([("x0", F), ("y0", F), ("x1", F), ("y1", F), ("speed", F), ("inside", F), ("z", F)], align=True)
 """Segment of about 8 m of a lane's centre line, for vector observations."""
+
+SPOT = np.dtype([("lane", J), ("s", F)], align=True)
+"""Place on a lane where traffic may appear."""
 
 FAR = 1000.0
 """Distance, m, that means 'none ahead'."""
@@ -206,6 +212,7 @@ EPISODE = np.dtype(
         ("phase", J),  # of the named scenario's event: 0 waits, 1 runs
         ("target", J),  # slot of the scenario's main actor, -1 none
         ("density", F),
+        ("reach", F),  # m from the ego within which road users are, on a map with spots; else 0
         ("traffic_v", F),  # mean speed of the cars that the ego meets, m/s; -1 without
         ("map_v", F),  # mean speed of all cars on the map, m/s; -1 without
         ("blocked", F),  # s that the ego has stood
@@ -251,7 +258,6 @@ JUDGE = np.dtype(
         ("ego_speed", F, (4,)),  # summed over the steps in each quarter of the route
         ("traffic_speed", F, (4,)),
         ("map_speed", F, (4,)),
-        ("reach_v", F),  # speed that the ego could have reached since its start, m/s
         ("quarter_steps", F, (4,)),
         ("at_fault", J),
     ],

@@ -34,6 +34,10 @@ class Maps(NamedTuple):
     """Surface in levels of maps that have such: first layer and number of layers of each block; see `roads.levels`."""
     layer_bits: NDArray[np.uint8]
     layer_heights: NDArray[np.int16]
+    spots: Records
+    """Places where traffic may appear around the ego, cell by cell, on large maps; see `roads.spots`."""
+    cell_spots: NDArray[np.int32]
+    """First spot of each cell of the map's grid, counted within the map."""
 
 
 class WorldState(NamedTuple):

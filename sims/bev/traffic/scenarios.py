@@ -7,13 +7,15 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from robotrl.sims.bev.traffic.lane_changes import HOLD_S
+from robotrl.sims.bev.traffic.placing import clear, stoppable
+from robotrl.sims.bev.traffic.surroundings import LANES_M, PER_WALK, nearest_walk, reach_of, spots_within, take_spot
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
-from robotrl.sims.driving.geometry import boxes_overlap, uniform
+from robotrl.sims.driving.geometry import uniform
 from robotrl.sims.driving.judge import begin_judging
+from robotrl.sims.driving.roads.spots import SPOT_M
 from robotrl.sims.driving.traffic.ego import on_road, put_ego
 from robotrl.sims.driving.traffic.following import choose_next, empty, pose
-from robotrl.sims.driving.traffic.heights import are_apart
 from robotrl.sims.driving.world import Maps, WorldState
 
 
@@ -65,8 +67,6 @@ BESIDE = 0.4
 """Fraction of starts on multi-lane roads that are on a lane beside the route's, if there is one on both sides."""
 KERB_M = 2.0
 """Distance beyond the road's edge at which a pedestrian stands after crossing."""
-PER_WALK = 2
-"""Number of pedestrians at each crosswalk."""
 
 
 @kernel
@@ -96,49 +96,6 @@ def choose_route(maps: Maps, first: int, count: int, event: int, seed: int) -> i
 
 
 @kernel
-def clear(maps: Maps, world: WorldState, e: int, slot: int, upto: int) -> bool:
-    """True if a newly placed car is clear of the ego, the slots before `upto` and parked cars."""
-    agents = world.agents[e]
-    me = agents[slot]
-    for k in range(upto):
-        other = agents[k]
-        if other.kind == 0 or k == slot:
-            continue
-        if other.lane == me.lane and me.lane >= 0:
-            behind, ahead = (me, other) if me.s < other.s else (other, me)
-            gap = ahead.s - behind.s - 0.5 * (me.length + other.length)
-            if gap < 3.0 + 0.6 * behind.v + max(behind.v * behind.v - ahead.v * ahead.v, 0.0) / 6.0:
-                return False
-        dx, dy = other.x - me.x, other.y - me.y
-        if (
-            dx * dx + dy * dy < 400.0
-            and boxes_overlap(
-                dx,
-                dy,
-                me.cos,
-                me.sin,
-                0.5 * me.length + 0.5,
-                0.5 * me.width + 0.1,
-                other.cos,
-                other.sin,
-                0.5 * other.length + 0.5,
-                0.5 * other.width + 0.1,
-            )
-            and not are_apart(maps, world, e, me, other)
-        ):
-            return False
-    row = maps.maps[world.episodes[e].map]
-    for k in range(row.parked, row.parked + row.parkeds):
-        box = maps.parked[k]
-        dx, dy = box.x - me.x, box.y - me.y
-        if dx * dx + dy * dy < 400.0 and boxes_overlap(
-            dx, dy, me.cos, me.sin, 0.5 * me.length, 0.5 * me.width, box.cos, box.sin, 0.5 * box.length, 0.5 * box.width
-        ):
-            return False
-    return True
-
-
-@kernel
 def make_car(me: Any, seed: int, slot: int) -> None:
     """Draw size and driving style of a car or truck."""
     me.kind = tables.CAR
@@ -163,6 +120,19 @@ def make_cyclist(me: Any, seed: int, slot: int, limit: float) -> None:
 
 
 @kernel
+def take_place(maps: Maps, row: Any, me: Any, at: float) -> None:
+    """Put a car `at` m along all lanes outside junctions, one after another."""
+    me.lane = row.lane
+    for lane in range(row.lane, row.lane + row.lanes):
+        if maps.lanes[lane].junction < 0:
+            me.lane = lane
+            if at < maps.lanes[lane].length:
+                break
+            at -= maps.lanes[lane].length
+    me.s = at
+
+
+@kernel
 def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, seed: int) -> None:
     """Place cars and cyclists in the slots from `first` on, and pedestrians at crosswalks in the last slots."""
     agents, episode = world.agents[e], world.episodes[e]
@@ -172,23 +142,25 @@ def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, see
         if maps.lanes[lane].junction < 0:
             total += maps.lanes[lane].length
     room = len(agents) - people - first
+    nearby = row.spots > 0
+    if nearby:
+        episode.reach = reach_of(maps, row, world.egos[e].x, world.egos[e].y)
+        total = SPOT_M * spots_within(maps, row, world.egos[e].x, world.egos[e].y, episode.reach)
+        room = int(room * min(total / LANES_M, 1.0))
     count = min(int(episode.density * room + 0.5), int(total / ROOM_M))
     draw = 1000
     for k in range(count):
         slot = first + k
         me = agents[slot]
         for _ in range(TRIES):
-            at = uniform(seed, draw) * total
-            draw += 1
-            lane_number = row.lane
-            for lane in range(row.lane, row.lane + row.lanes):
-                if maps.lanes[lane].junction < 0:
-                    lane_number = lane
-                    if at < maps.lanes[lane].length:
-                        break
-                    at -= maps.lanes[lane].length
-            lane = maps.lanes[lane_number]
             empty(me)
+            share, far = uniform(seed, draw), 0.0
+            draw += 1
+            if nearby:
+                far = take_spot(maps, world, e, me, share)
+            else:
+                take_place(maps, row, me, share * total)
+            lane, lane_number, at = maps.lanes[me.lane], me.lane, me.s
             if uniform(seed, 500 + slot) < 0.08 and lane.right < 0 and lane.speed < 14.0:
                 make_cyclist(me, seed, slot, lane.speed)
             else:
@@ -196,19 +168,24 @@ def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, see
             me.lane = lane_number
             half = 0.5 * me.length + 0.5
             me.s = min(max(at, half), lane.length - half)
-            me.v = lane.speed * me.desire * (0.5 + 0.5 * uniform(seed, 600 + slot))
-            if lane.stop >= 0.0:
-                # limit the speed so that the car can stop at a red light
-                me.v = min(me.v, math.sqrt(2.0 * 2.0 * max(lane.stop - me.s - half, 0.0)))
+            # slow enough to stop at a red light
+            me.v = stoppable(lane, me, lane.speed * me.desire * (0.5 + 0.5 * uniform(seed, 600 + slot)))
             choose_next(maps, me)
             pose(maps, me)
-            if clear(maps, world, e, slot, slot):
+            if (not nearby or far < episode.reach) and clear(maps, world, e, slot, slot):
                 break
             empty(me)
+    walk_number, beyond = -1, -1.0
     for k in range(people):
         me = agents[len(agents) - 1 - k]
         empty(me)
-        me.kind, me.walk = tables.PEDESTRIAN, k // PER_WALK
+        if not nearby:
+            walk_number = k // PER_WALK
+        elif k % PER_WALK == 0:
+            walk_number, beyond = nearest_walk(maps, world, e, beyond)
+        if walk_number < 0:
+            continue
+        me.kind, me.walk = tables.PEDESTRIAN, walk_number
         me.seed = seed * 64 + 63 - k
         me.length = me.width = 0.6
         me.desire = 1.0 + 0.6 * uniform(seed, 700 + k)
@@ -356,7 +333,7 @@ def start(
     episode.route = choose_route(maps, maps.maps[e_map].route + first_route, routes, event, seed)
     episode.time, episode.steps, episode.limit = 0.0, 0, limit
     episode.offset = 60.0 * uniform(seed, 1)
-    episode.phase, episode.target, episode.blocked, episode.events = 0, -1, 0.0, 0
+    episode.phase, episode.target, episode.blocked, episode.events, episode.reach = 0, -1, 0.0, 0, 0.0
     low = 0.6 if event == LEFT else 0.15
     episode.density = low + (1.0 - low) * uniform(seed, 2)
     route = maps.routes[episode.route]

@@ -6,7 +6,6 @@ Slot 0 is the ego: the others react to it like to anyone else, but it is not mov
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from robotrl.sims.bev.traffic.lane_changes import (
     CHANGE_EVERY,
@@ -17,6 +16,7 @@ from robotrl.sims.bev.traffic.lane_changes import (
     consider_change,
 )
 from robotrl.sims.bev.traffic.pedestrians import is_crossed, runs_into_street, stroll
+from robotrl.sims.bev.traffic.surroundings import enter_nearby, is_beyond, leave, move_on, reach_of
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import uniform
@@ -32,13 +32,6 @@ from robotrl.sims.driving.traffic.following import (
 )
 from robotrl.sims.driving.traffic.right_of_way import barrier, merging, parting
 from robotrl.sims.driving.world import Maps, WorldState
-
-
-@kernel
-def leave(me: Any) -> None:
-    """Remove a car from the road until there is room for it at an entry."""
-    me.lane, me.v, me.a = -1, 0.0, 0.0
-    me.x = me.y = 1.0e6
 
 
 @kernel
@@ -135,19 +128,30 @@ def advance(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None
 @kernel
 def step_traffic(maps: Maps, world: WorldState, e: int, dt: float) -> None:
     """Advance all road users except the ego in env `e` by one step."""
-    agents, order = world.agents[e], world.order[e]
+    agents, order, episode = world.agents[e], world.order[e], world.episodes[e]
+    row = maps.maps[episode.map]
+    nearby = row.spots > 0
     # all decide on the present state before anyone moves: nobody sees a half-updated state
     for at in range(len(order)):
         slot = order[at]
         kind = agents[slot].kind
         if slot > 0 and (kind == tables.CAR or kind == tables.CYCLIST) and agents[slot].lane >= 0:
             decide(maps, world, e, slot, at, dt)
+    if nearby and episode.steps % CHANGE_EVERY == 0:
+        episode.reach = reach_of(maps, row, world.egos[e].x, world.egos[e].y)
     for slot in range(1, len(agents)):
-        kind = agents[slot].kind
-        if kind == tables.CAR or kind == tables.CYCLIST:
-            if agents[slot].lane >= 0:
+        me = agents[slot]
+        due = (episode.steps + slot) % CHANGE_EVERY == 0
+        if me.kind == tables.CAR or me.kind == tables.CYCLIST:
+            if me.lane >= 0:
                 advance(maps, world, e, slot, dt)
-            elif (world.episodes[e].steps + slot) % CHANGE_EVERY == 0:
+                if nearby and is_beyond(world, e, me.x, me.y):
+                    leave(me)
+            elif due and nearby:
+                enter_nearby(maps, world, e, slot)
+            elif due:
                 enter(maps, world, e, slot)
-        elif kind == tables.PEDESTRIAN:
+        elif me.kind == tables.PEDESTRIAN:
+            if due and nearby and me.walk >= 0:
+                move_on(maps, world, e, slot)
             stroll(maps, world, e, slot, dt)

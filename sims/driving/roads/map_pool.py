@@ -57,6 +57,8 @@ FIELDS = {
     "blocks": np.int32,
     "layer_bits": np.uint8,
     "layer_heights": np.int16,
+    "spots": tables.SPOT,
+    "cell_spots": np.int32,
 }
 
 
@@ -119,6 +121,9 @@ class MapPool:
         row["x0"], row["y0"], row["cell"] = *new.origin, CELL_M
         row["grid"], (row["grid_rows"], row["grid_columns"]) = base["nearest"], new.nearest.shape[:2]
         row["grid_cell"] = GRID_M
+        spots = new.spots.spots.copy()
+        spots["lane"] += base["lanes"]
+        row["spot"], row["spots"], row["cell_spot"] = base["spots"], len(spots), base["cell_spots"]
         levels = new.levels
         row["levels"], row["lowest"], row["grade"] = len(levels.bits) > 0, levels.lowest, levels.grade
         row["block"], row["layer"] = base["blocks"], base["layer_bits"] // LAYER_CELLS
@@ -141,6 +146,8 @@ class MapPool:
             ("blocks", levels.blocks.ravel()),
             ("layer_bits", levels.bits.ravel()),
             ("layer_heights", levels.heights.ravel()),
+            ("spots", spots),
+            ("cell_spots", new.spots.first),
         ):
             parts[name].add(rows)
         self.names.append(new.name)

@@ -27,6 +27,7 @@ from robotrl.sims.driving.roads.lanes import (
     resampled,
 )
 from robotrl.sims.driving.roads.levels import CELL_M, FLAT, LEVEL_M, NO_LAYERS, Levels, SurfaceStrip, levels_of, stamp
+from robotrl.sims.driving.roads.spots import NO_SPOTS, Spots, spots_of
 
 Records = NDArray[Any]
 Offsets = NDArray[np.float64]
@@ -68,6 +69,8 @@ class RoadMap(NamedTuple):
     """(grid rows, grid columns, NEAREST) indices of nearby segments; -1 if there are fewer."""
     heights: NDArray[np.float32]
     """Height of each of `points`, m."""
+    spots: Spots
+    """Places for traffic around the ego; none unless `with_spots` adds some."""
     levels: Levels
     """Surface in levels; empty where no lane lies above another."""
 
@@ -143,8 +146,14 @@ def finish(builder: RoadBuilder) -> RoadMap:
         segments=segments,
         nearest=nearest,
         heights=np.concatenate(heights).astype(np.float32),
+        spots=NO_SPOTS,
         levels=levels,
     )
+
+
+def with_spots(road: RoadMap) -> RoadMap:
+    """The map with spots for traffic around the ego, if it is a large one; see `roads.spots`."""
+    return road._replace(spots=spots_of(road.lanes, road.points, road.nearest.shape[:2], road.origin, GRID_M))
 
 
 def _poses(center: Points) -> Records:
