@@ -93,7 +93,7 @@ def test_what_it_declares(connected):
 def test_a_scene_is_observed_and_drawn_as_in_our_own_world(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # lanes that end in junctions which the converter does not write
-        scenes = compare(grid(), 3, 0, tmp_path)
+        scenes = compare(grid(), 5, 0, tmp_path)
     found = overlap(scenes)
     assert {"road", "route", "solid_lines", "broken_lines", "shoulder", "vehicles"} <= found.keys()
     assert min(found.values()) > 0.95
