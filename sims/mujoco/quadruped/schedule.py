@@ -42,7 +42,7 @@ class PushScheduleCfg(NamedTuple):
     """Control steps between two pushes; the time of the first depends on the start id."""
 
 
-class Draws(Protocol):
+class UniformSource(Protocol):
     """Where numbers are drawn: on the host, or by a `TaskPhysics` on its device."""
 
     @property
@@ -68,12 +68,12 @@ class HostDraws:
 HOST = HostDraws()
 
 
-def draw(seed: int, ids: Array, steps: Array, streams: int, on: Draws = HOST) -> Array:
+def draw(seed: int, ids: Array, steps: Array, streams: int, on: UniformSource = HOST) -> Array:
     """Uniform random numbers (n, streams) in [0, 1), float64, for (start id, step) pairs."""
     return on.uniform(seed, (ids << STEP_BITS) + steps, streams)
 
 
-def commands(cfg: CommandCfg, ids: Array, steps: Array, on: Draws = HOST) -> Array:
+def commands(cfg: CommandCfg, ids: Array, steps: Array, on: UniformSource = HOST) -> Array:
     """Commands (n, 3), float64, at the given steps: forward and leftward velocity in m/s, yaw rate in rad/s.
 
     The frame is the trunk's.
@@ -94,7 +94,7 @@ def push_offsets(cfg: PushScheduleCfg, ids: Ids) -> Ids:
     return (counter_rng.uniform(_PUSH_TIME_SEED, ids, 1)[:, 0] * cfg.period_steps).astype(np.int64)
 
 
-def pushes(cfg: PushScheduleCfg, ids: Array, steps: Array, on: Draws = HOST) -> Array:
+def pushes(cfg: PushScheduleCfg, ids: Array, steps: Array, on: UniformSource = HOST) -> Array:
     """Pushes (n, 3), float64, of starts due at these steps.
 
     They are changes of world x and y velocity, m/s, and yaw rate, rad/s.
@@ -102,7 +102,7 @@ def pushes(cfg: PushScheduleCfg, ids: Array, steps: Array, on: Draws = HOST) -> 
     return _planar(cfg.speed_mps, cfg.yaw_rad_s, draw(_PUSH_SEED, ids, steps, 3, on), on.xp)
 
 
-def noise(amplitudes: Array, ids: Array, steps: Array, on: Draws = HOST) -> Array:
+def noise(amplitudes: Array, ids: Array, steps: Array, on: UniformSource = HOST) -> Array:
     """Measurement noise (n, k), float64, uniform in plus or minus the amplitudes (k,)."""
     out = draw(_NOISE_SEED, ids, steps, len(amplitudes), on)
     out -= 0.5
