@@ -319,7 +319,8 @@ def begin_range(
         f = clip.first + starts[i]
         episode.time = episode.offset = episode.density = episode.blocked = 0.0
         episode.limit, episode.steps, episode.phase, episode.target = limit, 0, 0, -1
-        episode.traffic_v, episode.events, episode.clamped, episode.event = -1.0, 0, 0, 0
+        episode.traffic_v, episode.map_v = -1.0, -1.0
+        episode.events, episode.clamped, episode.event = 0, 0, 0
         state.clip, state.start, state.at, state.near = clips[i], starts[i], starts[i], starts[i]
         for slot in range(world.agents.shape[1]):
             empty(world.agents[e, slot])
