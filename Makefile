@@ -29,14 +29,15 @@ test-fast: setup-test ## the tests that a change most likely breaks, in under tw
 
 build/mjlab/bin/robotrl: # mjlab pins another MuJoCo: an environment of its own
 	@$(PY) -m venv build/mjlab
-	@build/mjlab/bin/pip install -q torch==2.13.0 mjlab==1.6.0 gymnasium pyarrow psutil onnxruntime numba
+	@build/mjlab/bin/pip install -q torch==2.13.0 mjlab==1.6.0 gymnasium pyarrow psutil onnxruntime numba \
+		safetensors onnx onnxscript tyro rich tensorboard pillow
 	@build/mjlab/bin/pip install -q --no-deps -e .
 
 nightly: setup-test build/mjlab/bin/robotrl ## the tests against mjlab, in an environment of their own, in some minutes
 	@ROBOTRL_MJLAB_PYTHON=$(CURDIR)/build/mjlab/bin/python $(PY) -m pytest -q tests/sims/isaac/test_mjlab.py
 
 gpu: setup-test ## on a machine with a CUDA GPU: the sims' tests that need one, and the speed of MuJoCo Warp there
-	@$(PY) -m pytest -q tests/sims/mujoco/test_warp.py tests/sims/bev/test_backends.py
+	@$(PY) -m pytest -q tests/sims/mujoco/test_warp*.py tests/sims/bev/test_backends.py
 	@.venv/bin/robotrl bench gpu --cells "mujoco*"
 
 carla: setup-test ## the tests against a running CARLA server (CARLA=127.0.0.1:2000)

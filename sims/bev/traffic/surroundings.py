@@ -39,7 +39,7 @@ def spots_within(maps: Maps, row: Any, x: float, y: float, reach: float) -> int:
     count = 0
     for r in range(r0, r1 + 1):
         at = row.cell_spot + r * row.grid_columns
-        count += maps.cell_spots[at + c1 + 1] - maps.cell_spots[at + c0]
+        count += int(maps.cell_spots[at + c1 + 1]) - int(maps.cell_spots[at + c0])
     return count
 
 
@@ -57,7 +57,7 @@ def spot_at(maps: Maps, row: Any, x: float, y: float, reach: float, k: int) -> i
     r0, r1 = cells(y - row.y0, reach, row.grid_cell, row.grid_rows)
     for r in range(r0, r1 + 1):
         at = row.cell_spot + r * row.grid_columns
-        first, end = maps.cell_spots[at + c0], maps.cell_spots[at + c1 + 1]
+        first, end = int(maps.cell_spots[at + c0]), int(maps.cell_spots[at + c1 + 1])
         if k < end - first:
             return row.spot + first + k
         k -= end - first

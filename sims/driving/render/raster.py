@@ -244,7 +244,7 @@ def draw_level(maps: Maps, world: WorldState, e: int, row: Any, ego: Any, out: A
             )
             out[r, c] = 0
             if 0 <= column < row.columns and 0 <= cell_row < row.rows:
-                out[r, c] = surface_at(maps, row, cell_row, column, z, LEVEL_M + row.grade * abs(left))
+                out[r, c] = surface_at(maps, row, int(cell_row), int(column), z, LEVEL_M + row.grade * abs(left))
 
 
 @kernel
@@ -333,7 +333,7 @@ def draw_road_things(maps: Maps, world: WorldState, e: int, out: Any, ppm: float
             state, _ = light(maps, world, e, lane.group)
             bit = GREEN if state == 0 else YELLOW if state == 1 else RED
         f, left = dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
-        if hidden(maps, world, e, maps.heights[at], f, left):
+        if hidden(maps, world, e, float(maps.heights[at]), f, left):
             continue
         cos, sin = p.cos * ego.cos + p.sin * ego.sin, p.sin * ego.cos - p.cos * ego.sin
         draw_box(out, ppm, ahead, f, left, cos, sin, 0.75, 0.5 * lane.width, bit)

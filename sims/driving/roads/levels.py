@@ -59,7 +59,7 @@ class SurfaceStrip(NamedTuple):
 class Layers(NamedTuple):
     """Layers under construction: `MOST_LAYERS` for each block that has a road."""
 
-    index: NDArray[np.int32]
+    block_index: NDArray[np.int32]
     """(block rows, block columns) number of each block; -1 without a road."""
     bits: NDArray[np.uint8]
     """(blocks, MOST_LAYERS, LAYER_CELLS) surface bits."""
@@ -87,7 +87,7 @@ class Levels(NamedTuple):
 @kernel
 def mark(layers: Layers, row: int, column: int, height: float, bit: int) -> None:
     """Set a bit in the layer of a cell that has this height; the first empty one if none has."""
-    block = layers.index[row // BLOCK, column // BLOCK]
+    block = layers.block_index[row // BLOCK, column // BLOCK]
     cell = (row % BLOCK) * BLOCK + column % BLOCK
     z = round((height - layers.lowest) / HEIGHT_M)
     for k in range(MOST_LAYERS):
@@ -177,9 +177,9 @@ def levels_of(
     drawn = layers.bits
     drawn[(drawn & tables.DRIVABLE) > 0] &= ~np.uint8(tables.SHOULDER)
     counts = there.sum(1)
-    blocks = np.zeros((*layers.index.shape, 2), np.int32)
-    found = layers.index >= 0
-    blocks[found] = np.stack([np.cumsum(counts) - counts, counts], axis=1)[layers.index[found]]
+    blocks = np.zeros((*layers.block_index.shape, 2), np.int32)
+    found = layers.block_index >= 0
+    blocks[found] = np.stack([np.cumsum(counts) - counts, counts], axis=1)[layers.block_index[found]]
     return Levels(blocks, drawn[there], layers.heights[there], layers.lowest, _grade(heights, centers))
 
 

@@ -277,4 +277,4 @@ def on_level(maps: Maps, row: Any, x: float, y: float, z: float) -> bool:
     r, c = np.int64(math.floor((y - row.y0) / row.cell)), np.int64(math.floor((x - row.x0) / row.cell))
     if r < 0 or c < 0 or r >= row.rows or c >= row.columns:
         return False
-    return surface_at(maps, row, r, c, z, LEVEL_M) & tables.DRIVABLE != 0
+    return surface_at(maps, row, int(r), int(c), z, LEVEL_M) & tables.DRIVABLE != 0
