@@ -34,7 +34,7 @@ PROGRESS_LOW, PROGRESS_HIGH = 1.05, 1.10
 
 
 class Limits(NamedTuple):
-    """How far the ego may leave what was logged, and horizon and weight of the sequence reward."""
+    """Largest deviation of the ego from the log, and horizon and weight of the sequence reward."""
 
     aside_m: float
     turned_rad: float

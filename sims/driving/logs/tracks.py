@@ -1,4 +1,4 @@
-"""What readers of other logs share: choice of road users, and cutting drives into clips."""
+"""Shared parts of the readers of other logs: choice of road users, and cutting drives into clips."""
 
 from __future__ import annotations
 

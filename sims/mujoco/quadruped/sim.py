@@ -17,7 +17,7 @@ from robotrl.spec import Step
 
 
 class QuadrupedFacts:
-    """What the sims of `QuadrupedVelocity` on both engines know of the robot and of the last step.
+    """Attributes of the robot and of the last step, of the sims of `QuadrupedVelocity` on both engines.
 
     `Step.info` holds each scaled reward term as "reward/NAME" (N,); their sum is the reward.
 

@@ -57,7 +57,7 @@ class TabletopCfg(MujocoCfg):
 
 
 class TabletopFacts:
-    """What the tabletop sims on both engines have: instructions, grounding targets and symmetries.
+    """Instructions, grounding targets and symmetries of the tabletop sims on both engines.
 
     Each instruction family is a scenario.
     """

@@ -28,7 +28,7 @@ TOLERANCE = 1e-3
 
 
 class Played(NamedTuple):
-    """What a scripted expert did on the native engine."""
+    """Actions and states of a scripted expert on the native engine."""
 
     ids: list[int]
     qpos: list[NDArray[np.float64]]
