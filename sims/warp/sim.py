@@ -197,7 +197,7 @@ class WarpCfg(DrivingCfg):
         mask = threads.zeros((num_envs if self.mask else 0, *size), np.uint8)
         if self.mask:
             names = ("valid",)
-            specs[MASK] = Spec((*size, 1), names, ("1",), (0.0,), (1.0,), "uint8")
+            specs[MASK] = Spec((*size, 1), names, ("1",), (0.0,), (255.0,), "uint8")
             arrays[MASK] = mask[..., None]
         return Shown(observed, specs, arrays, mask, frames, view, size)
 

@@ -166,12 +166,12 @@ def warp_features(source: Any, at: PixelMap, out: Any) -> None:
 
 @kernel
 def mark_valid(at: PixelMap, height: int, width: int, out: Any) -> None:
-    """Write 1 into out (h, w) where the center of a pixel falls inside a source of height by width, 0 elsewhere."""
+    """Write 255 into out (h, w) where the center of a pixel falls inside a source of height by width, 0 elsewhere."""
     rows, columns = out.shape
     for r in range(rows):
         _, _, _, _, first, last = row_span(at, r, height, width, columns)
         for c in range(columns):
-            out[r, c] = 1 if first <= c < last else 0
+            out[r, c] = 255 if first <= c < last else 0
 
 
 @kernel
@@ -231,7 +231,7 @@ def warp_feature_frames(
 def mark_valid_frames(
     height: int, width: int, source: FrameView, view: FrameView, poses: Any, rows: Any, out: Any, low: int, high: int
 ) -> None:
-    """Write validity masks of `warp_pixel_frames`, 1 inside frames of height by width, into rows of out (N, h, w)."""
+    """Write validity masks of `warp_pixel_frames`, 255 inside frames of height by width, into rows of out (N, h, w)."""
     for i in range(low, high):
         at = pixel_map(source, view, poses[i, 0], poses[i, 1], poses[i, 2])
         mark_valid(at, height, width, out[rows[i]])

@@ -140,7 +140,7 @@ def test_scenes_are_the_same_after_a_resume(demos: Path) -> None:
 
 
 def test_words_mean_nothing_where_the_sim_does_not_say(demos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.grounding_keys")
+    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopFacts.grounding_keys")
     with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.grounding_coef is 1\.0"):
         learner(demos, replace(CFG, grounding_coef=1.0))
 

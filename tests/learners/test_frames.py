@@ -130,6 +130,6 @@ def test_what_cannot_be_told_is_refused(demos: Path, tmp_path: Path, monkeypatch
     ):
         with pytest.raises(CapabilityError, match=message):
             replace(PLAIN, grounding_coef=1.0).build(kit.setup(None, policy, walks))
-    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopSim.grounding_keys")
+    monkeypatch.delattr("robotrl.sims.mujoco.tabletop.sim.TabletopFacts.grounding_keys")
     with pytest.raises(CapabilityError, match=r"lacks HasGroundingTargets: algo\.grounding_coef is 1\.0"):
         learner(demos)

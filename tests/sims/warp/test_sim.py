@@ -81,7 +81,7 @@ def test_warped_frame_is_what_the_ego_would_see(ahead: float, left: float, turn:
     y = pose[1] + ahead * math.sin(pose[2]) + left * math.cos(pose[2])
     obs = put(sim, x=x, y=y, yaw=pose[2] + turn, v=0.0)
     seen = obs["bev"][0].numpy().view(np.uint16)[..., 0]
-    mask = obs["bev_mask"][0, ..., 0].numpy() == 1
+    mask = obs["bev_mask"][0, ..., 0].numpy() == 255
     car = (seen & raster.VEHICLE) != (expected_bits((x, y, pose[2] + turn)) & raster.VEHICLE)
     same = seen == expected_bits((x, y, pose[2] + turn))
     # the ego's own box lies on the ground
@@ -101,7 +101,7 @@ def test_own_pose_shows_the_logged_frame_exactly_with_the_ego_in_it() -> None:
     margin = round(MARGIN_M * 2.0)
     logged = sim.core.log.frames[0][margin : margin + PIXELS, margin : margin + PIXELS]
     drawn = seen != logged
-    assert (obs["bev_mask"] == 1).all()
+    assert (obs["bev_mask"] == 255).all()
     assert 0 < drawn.sum() < 150
     assert ((seen ^ logged)[drawn] & ~np.uint16(raster.VEHICLE | raster.MOTION) == 0).all()
     # the ego is 4.7 by 1.9 m, around its center
@@ -132,7 +132,7 @@ def test_recorded_start_looks_as_it_did(drives: Path) -> None:
     sim = make(count, log=str(drives), **options)
     now = sim.reset(options={"state_ids": list(range(count))})
     assert torch.equal(now["bev"], then["bev"])
-    assert (now["bev_mask"] == 1).all()
+    assert (now["bev_mask"] == 255).all()
     for key in ("route", "agents", "agents_mask", "scalars"):
         assert (now[key] - then[key]).abs().mean() < 0.02, key
     assert [sim.scenario_of(k) for k in range(count)] == [there.scenario_of(i) for i in ids]

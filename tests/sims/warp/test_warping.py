@@ -27,7 +27,7 @@ def frames(count: int = 3, channels: int = 8) -> Array:
 
 
 def warped(given: Array, pose: tuple[float, float, float], view: FrameView = VIEW, size: Any = None) -> Array:
-    """One frame of bytes (height, width, channels) seen from a pose, and its mask as a last channel."""
+    """One frame of bytes (height, width, channels) seen from a pose, and where it is valid as a last channel of 0 and 1."""
     height, width, channels = given.shape
     size = size or (height, width)
     source = warping.as_pixels(given[None])
@@ -37,7 +37,8 @@ def warped(given: Array, pose: tuple[float, float, float], view: FrameView = VIE
     kernel(source, zero, VIEW, view, at, zero, out, 0, 1)
     mask = np.zeros((1, *size), np.uint8)
     warping.mark_valid_frames(height, width, VIEW, view, at, zero, mask, 0, 1)
-    return np.concatenate([out.view(np.uint8).reshape(*size, channels), mask[0, ..., None]], axis=-1)
+    assert set(np.unique(mask)) <= {0, 255}
+    return np.concatenate([out.view(np.uint8).reshape(*size, channels), (mask[0, ..., None] == 255)], axis=-1)
 
 
 def smooth(given: Array, pose: tuple[float, float, float]) -> Array:
