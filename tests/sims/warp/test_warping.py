@@ -27,7 +27,7 @@ def frames(count: int = 3, channels: int = 8) -> Array:
 
 
 def warped(given: Array, pose: tuple[float, float, float], view: FrameView = VIEW, size: Any = None) -> Array:
-    """One frame of bytes (height, width, channels) seen from a pose; a last channel is 1 where it is valid, 0 elsewhere."""
+    """One frame of bytes (height, width, channels) seen from a pose; a last channel is 1 where valid, 0 elsewhere."""
     height, width, channels = given.shape
     size = size or (height, width)
     source = warping.as_pixels(given[None])
