@@ -21,6 +21,8 @@ LANE = np.dtype(
         ("width", F),  # m
         ("left", J),  # lane to change to, -1 without
         ("right", J),
+        ("beside_left", J),  # lane of the same direction there, whether or not one may change to it; -1 without
+        ("beside_right", J),
         ("next", J, (6,)),  # successors, -1 without
         ("nexts", J),  # how many
         ("stop", F),  # m along, of the stop line; -1 without

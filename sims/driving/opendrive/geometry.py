@@ -70,18 +70,26 @@ def poses(line: Line, s: Floats) -> Floats:
 
 
 def stations(line: Line, marks: Iterable[float]) -> Floats:
-    """Sampling positions s: ends, starts of pieces, `marks`, and points between them spaced by curvature."""
-    edges = np.concatenate([[0.0, line.length], line.starts, np.fromiter(marks, float)])
-    edges = np.unique(np.clip(edges, 0.0, line.length))
-    edges = edges[np.concatenate([[True], np.diff(edges) > 1e-6])]
-    edges[-1] = line.length
+    """Sampling positions s: ends, starts of pieces, points between them spaced by curvature, and `marks` besides.
+
+    The marks do not move the other points, so that a road is sampled alike however it is divided into sections.
+    """
+    edges = _apart(np.concatenate([[0.0, line.length], line.starts]), line.length)
     owner = np.maximum(np.searchsorted(line.starts, edges[:-1], "right") - 1, 0)
     steps = {i: _step(line.pieces[i]) for i in np.unique(owner)}
     parts = [
         np.linspace(low, high, max(int(np.ceil((high - low) / steps[i] - 1e-9)), 1), endpoint=False)
         for low, high, i in zip(edges[:-1], edges[1:], owner, strict=True)
     ]
-    return np.concatenate([*parts, edges[-1:]])
+    return _apart(np.concatenate([*parts, edges[-1:], np.fromiter(marks, float)]), line.length)
+
+
+def _apart(s: Floats, length: float) -> Floats:
+    """Positions in order, on the line, and at least 1e-6 m apart, with its end."""
+    s = np.unique(np.clip(s, 0.0, length))
+    s = s[np.concatenate([[True], np.diff(s) > 1e-6])]
+    s[-1] = length
+    return s
 
 
 def local_pose(piece: Piece, s: Floats) -> tuple[Floats, Floats, Floats]:

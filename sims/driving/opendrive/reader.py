@@ -29,12 +29,19 @@ import numpy as np
 
 from robotrl.errors import DataError
 from robotrl.sims.driving.opendrive.crosswalks import add_crosswalks
-from robotrl.sims.driving.opendrive.lanes import Network, add_lanes, driving, limit_junctions, link_lanes
+from robotrl.sims.driving.opendrive.cuts import divided
+from robotrl.sims.driving.opendrive.joining import add_lanes, limit_junctions
+from robotrl.sims.driving.opendrive.lanes import NARROW_M, SHORTEST_M, Network, add_pieces, has_driving
+from robotrl.sims.driving.opendrive.links import drop_dangling, successors
 from robotrl.sims.driving.opendrive.roads import roads
 from robotrl.sims.driving.opendrive.signals import add_signals
+from robotrl.sims.driving.opendrive.turns import add_priorities
 from robotrl.sims.driving.opendrive.xml import shown, tree
 from robotrl.sims.driving.roads.lanes import RoadBuilder
 from robotrl.utils.files import read_plain
+
+REVISIONS = ("0", "1")
+"""Major revisions that are read; files with revision 0.8 and the like are from before the first release."""
 
 
 def read(source: Path | str, name: str | None = None, own_lights: bool = False) -> RoadBuilder:
@@ -78,12 +85,12 @@ def _network(content: bytes | str, source: str, name: str, own_lights: bool, mir
     if root.tag != "OpenDRIVE":
         raise DataError(f"{source}: its root element is <{root.tag}>: expected <OpenDRIVE>")
     header = root.find("header")
-    if header is not None and header.get("revMajor", "1") != "1":
-        raise DataError(f"{source}: <header> revMajor is {shown(header.get('revMajor'))}: expected '1'")
+    if header is not None and header.get("revMajor", "1").strip() not in REVISIONS:
+        raise DataError(f"{source}: <header> revMajor is {shown(header.get('revMajor'))}: expected '1' (or '0')")
     # valid numbers may still overflow in a polynomial; non-finite results are refused later
     with np.errstate(all="ignore"):
-        found = roads(root, source)
-        hands = {road.left_hand: road for road in found.values() if any(map(any, map(driving, road.sides.values())))}
+        found = {own: divided(road) for own, road in roads(root, source).items()}
+        hands = {road.left_hand: road for road in found.values() if any(map(has_driving, road.sides.values()))}
         if not hands:
             raise DataError(f"{source}: has {len(found)} roads, none with a driving lane: expected one or more")
         if len(hands) > 1:
@@ -97,11 +104,15 @@ def _network(content: bytes | str, source: str, name: str, own_lights: bool, mir
                 " mirrored and its world is not"
             )
         net = Network(source, root, found, True in hands, RoadBuilder(name))
-        add_lanes(net)
+        drop_dangling(net)
+        add_pieces(net)
+        add_lanes(net, successors(net))
         if not net.strips:
-            raise DataError(f"{source}: no driving lane is 0.05 m long and 1 m wide: expected one or more")
-        link_lanes(net)
+            raise DataError(
+                f"{source}: no driving lane is {SHORTEST_M:g} m long and {NARROW_M:g} m wide: expected one or more"
+            )
         limit_junctions(net)
+        add_priorities(net)
         add_signals(net, own_lights)
         add_crosswalks(net)
     net.notes.warn(source)

@@ -48,13 +48,17 @@ class LaneRecord(NamedTuple):
     """<roadMark> elements at the outer edge."""
     speeds: Timed[float | None]
     """Speed limits, m/s; None for no limit."""
+    against: bool
+    """True if traffic runs against the direction of the lane's side (direction="reversed", since 1.8)."""
 
 
 class Section(NamedTuple):
-    """One side of a <laneSection>."""
+    """One side of a <laneSection>, or a part of it."""
 
     start: float
     end: float
+    origin: float
+    """s from which the positions of the lanes' records count."""
     lanes: tuple[LaneRecord, ...]
     """Lanes from the road's centre outwards."""
 
@@ -143,10 +147,11 @@ def reference_line(element: Element, where: str) -> Line:
         DataError: see `roads`.
     """
     length = number(element, "length", where, low=0.0, high=LONGEST_M)
-    pieces = [piece(geometry, where) for geometry in element.findall("planView/geometry")]
-    pieces = sorted((p for p in pieces if p.length > SHORTEST_PIECE_M), key=lambda p: p.s)
-    if not pieces:
-        raise DataError(f"{where}: its <planView> has no <geometry> with a length: expected one or more")
+    found = sorted((piece(geometry, where) for geometry in element.findall("planView/geometry")), key=lambda p: p.s)
+    if not found:
+        raise DataError(f"{where}: its <planView> has no <geometry>: expected one or more")
+    # modeling tools leave roads of almost no length where they join two: a place and a heading are enough for these
+    pieces = [p for p in found if p.length > SHORTEST_PIECE_M] or [found[0]._replace(kind="line", shape=())]
     length = min(length, pieces[-1].s + pieces[-1].length)
     return Line(tuple(pieces), np.array([p.s for p in pieces]), length)
 
@@ -239,7 +244,7 @@ def sections(lanes: Element | None, side: int, length: float, where: str) -> tup
     rows.sort(key=lambda row: row[0])
     ends = [start for start, _ in rows[1:]] + [length]
     return tuple(
-        Section(start, end, section_lanes(e, tag, side, f"{where}: <laneSection> at s = {start:g}"))
+        Section(start, end, start, section_lanes(e, tag, side, f"{where}: <laneSection> at s = {start:g}"))
         for (start, e), end in zip(rows, ends, strict=True)
     )
 
@@ -278,6 +283,7 @@ def lane(element: Element, where: str) -> LaneRecord:
         tuple(whole(e, "id", where) for e in element.findall("link/successor")),
         timed(element.findall("roadMark"), "sOffset", where, lambda mark: mark),
         timed(element.findall("speed"), "sOffset", where, lambda limit: speed(limit, where)),
+        element.get("direction") == "reversed",
     )
 
 

@@ -25,7 +25,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from robotrl.sims.driving.opendrive.lanes import SHORTEST_M, Network
+from robotrl.sims.driving.opendrive.lanes import Network
 from robotrl.sims.driving.opendrive.roads import XodrRoad
 from robotrl.sims.driving.opendrive.xml import number, shown, whole, word
 from robotrl.sims.driving.roads.lanes import NONE, Control, JunctionTurn
@@ -144,11 +144,18 @@ def _valid_lanes(net: Network, road: XodrRoad, element: Element, s: float) -> li
     facing = {"+": (True,), "-": (False,)}.get(element.get("orientation", "none"), (True, False))
     found: list[tuple[int, bool]] = []
     for sections in road.sides.values():
-        beside = [k for k, e in enumerate(sections) if e.start <= s and e.end - e.start >= SHORTEST_M]
-        for lane in sections[beside[-1]].lanes if beside else ():
-            at = net.nodes.get((road.id, beside[-1], lane.id), NONE)
-            if at != NONE and (not ranges or any(low <= lane.id <= high for low, high in ranges)):
-                found.append((at, net.forward(lane.id) in facing))
+        # of sections too short for a lane of their own, those before stand in
+        places = (k for k in reversed(range(len(sections))) if sections[k].start <= s)
+        for k in places:
+            here = [(net.nodes.get((road.id, k, lane.id), NONE), lane) for lane in sections[k].lanes]
+            here = [(at, lane) for at, lane in here if at != NONE]
+            found += [
+                (at, net.forward(lane) in facing)
+                for at, lane in here
+                if not ranges or any(low <= lane.id <= high for low, high in ranges)
+            ]
+            if here:
+                break
     fitting = [lane for lane, fits in found if fits]
     # a road through a junction has one direction: converters write any orientation there
     return fitting if fitting or not (ranges or road.junction is not None) else [lane for lane, _ in found]

@@ -69,8 +69,12 @@ class Lane:
     """(n,) width at each point, m; None where it is `width_m` everywhere."""
     heights_m: NDArray[np.float64] | None = None
     """(n,) height at each point, m; None on a map without heights."""
+    bend_rad: float = 0.0
     left: int = NONE
     right: int = NONE
+    beside_left: int = NONE
+    """Lane of the same direction to the left, whether or not cars may change to it."""
+    beside_right: int = NONE
     left_solid: bool = True
     right_solid: bool = True
     next: list[int] = field(default_factory=list)
@@ -91,6 +95,14 @@ class Crosswalk(NamedTuple):
     end: tuple[float, float]
     width_m: float
     height_m: float = 0.0
+
+
+class Paved(NamedTuple):
+    """Surface that is no lane: a strip along a line."""
+
+    points: Points
+    widths_m: NDArray[np.float64]
+    height_m: float
 
 
 class Parked(NamedTuple):
@@ -164,6 +176,9 @@ class RoadBuilder:
         self.cycle_s = 1.0
         self.crosswalks: list[Crosswalk] = []
         self.parked: list[Parked] = []
+        self.paved: list[Paved] = []
+        self.priorities: set[tuple[int, int]] = set()
+        """Pairs of lanes in a junction of which the first goes before the second."""
         self.routes: list[RouteChoice | PathRoute] = []
 
     def lane(
@@ -176,6 +191,7 @@ class RoadBuilder:
         spacing_m: float = SPACING_M,
         widths_m: NDArray[np.float64] | None = None,
         heights_m: NDArray[np.float64] | None = None,
+        bend_rad: float = 0.0,
     ) -> int:
         """Add a lane and return its index.
 
@@ -188,6 +204,8 @@ class RoadBuilder:
             spacing_m: largest distance of the points that the lane is resampled to.
             widths_m: (n,) width at each point, 0 or more, of a lane that widens or narrows; for its drawn surface.
             heights_m: (n,) height at each point, by which lanes on different levels are told apart.
+            bend_rad: change of heading, for a lane in a junction: of two that merge, the one that goes on from its road
+                has the right of way over one that bends more; 0 for both leaves it to `turn`.
 
         Raises:
             ConfigError: fewer than two different points, a number that is not finite, a speed or width not above 0.
@@ -206,14 +224,31 @@ class RoadBuilder:
         widths_m, heights_m = (
             None if value is None else np.interp(at, along, value) for value in (widths_m, heights_m)
         )
-        self.lanes.append(Lane(center, speed_mps, width_m, junction, turn, widths_m, heights_m))
+        self.lanes.append(Lane(center, speed_mps, width_m, junction, turn, widths_m, heights_m, bend_rad))
         return len(self.lanes) - 1
 
-    def beside(self, left: int, right: int, may_change: bool = True) -> None:
-        """Make two lanes of one direction neighbours; `may_change` draws a broken line and allows lane changes."""
-        if may_change:
-            self.lanes[left].right, self.lanes[right].left = right, left
-        self.lanes[left].right_solid = self.lanes[right].left_solid = not may_change
+    def beside(self, left: int, right: int, to_right: bool = True, to_left: bool | None = None) -> None:
+        """Make two lanes of one direction neighbours.
+
+        Args:
+            left: the left one of the two.
+            right: the right one.
+            to_right: cars may change from the left lane to the right one; draws a broken line on that side.
+            to_left: likewise from the right lane to the left one; None: as `to_right`.
+        """
+        to_left = to_right if to_left is None else to_left
+        one, other = self.lanes[left], self.lanes[right]
+        one.beside_right, other.beside_left = right, left
+        one.right, other.left = right if to_right else NONE, left if to_left else NONE
+        one.right_solid, other.left_solid = not to_right, not to_left
+
+    def give_way(self, lane: int, to: int) -> None:
+        """Make a lane in a junction give way to another one there, before the rules by turns, but after signs."""
+        self.priorities.add((to, lane))
+
+    def pave(self, points: Points, widths_m: NDArray[np.float64], height_m: float = 0.0) -> None:
+        """Add road surface along a line (n, 2), m, with its width at each point, where there is no lane."""
+        self.paved.append(Paved(np.asarray(points, np.float64), widths_m, height_m))
 
     def follow(self, lane: int, *successors: int) -> None:
         """Add successors of `lane`."""

@@ -42,6 +42,10 @@ NEAREST = 16
 GRID_M = 16.0
 SEGMENT_M = 8.0
 MAX_SUCCESSORS = 6
+ONWARDS_RAD = math.pi / 3.0
+"""Change of heading up to which a lane through a junction may be the one that goes on from its road."""
+JOINS_RAD = math.pi / 36.0
+"""Change of heading by which a lane that joins a road must exceed that of the lane that goes on."""
 MAX_TILE_CELLS = 1 << 28
 """Maximum size of the drawn surface, cells (1 byte each): 8 km by 8 km."""
 
@@ -101,13 +105,13 @@ def finish(builder: RoadBuilder) -> RoadMap:
         row["per_m"] = (len(center) - 1) / lane.length_m
         row["speed"], row["width"] = lane.speed_mps, lane.width_m
         row["left"], row["right"] = lane.left, lane.right
+        row["beside_left"], row["beside_right"] = lane.beside_left, lane.beside_right
         row["next"] = [*lane.next, *[NONE] * (MAX_SUCCESSORS - len(lane.next))]
         row["nexts"] = len(lane.next)
         row["stop"], row["control"], row["group"] = lane.stop_s, lane.control, lane.group
         row["junction"] = junctions if lane.junction else NONE
         # a lane that starts beside a continuing lane is no entry to the map
-        beside = [n for n in (lane.left, lane.right) if n != NONE]
-        row["entry"] = int(i not in leads_in and not lane.junction and not any(n in leads_in for n in beside))
+        row["entry"] = int(not lane.junction and not leads_in.intersection(_row(builder, i)))
         junctions += lane.junction
         first += len(center)
     _part(builder, lanes, centers)
@@ -164,6 +168,22 @@ def _poses(center: Points) -> Records:
     return out
 
 
+def _row(builder: RoadBuilder, lane: int) -> list[int]:
+    """A lane and all lanes of its direction beside it."""
+    row = [lane]
+    for side in ("beside_left", "beside_right"):
+        row += _aside(builder, lane, side)
+    return row
+
+
+def _aside(builder: RoadBuilder, lane: int, side: str) -> list[int]:
+    """Lanes of a lane's direction to one side of it, the nearest first."""
+    found, here = [lane], lane
+    while (here := int(getattr(builder.lanes[here], side))) != NONE and here not in found:
+        found.append(here)
+    return found[1:]
+
+
 # conflicts
 
 
@@ -181,12 +201,28 @@ def _part(builder: RoadBuilder, lanes: Records, centers: list[Points]) -> None:
                     lanes[n]["part"] = max(lanes[n]["part"], first * lanes[n]["spacing"])
 
 
-def _rank(builder: RoadBuilder, origin: dict[int, int], lane: int) -> tuple[int, int, int]:
-    """Right-of-way rank: the higher one yields. Ordered by stop sign, then yield sign, then turn direction."""
-    approach = builder.lanes[origin[lane]] if lane in origin else None
-    control = approach.control if approach is not None else Control.NONE
-    signs = {Control.STOP: 2, Control.YIELD: 1}
-    return signs.get(control, 0), int(builder.lanes[lane].turn), lane
+def _gives_way(builder: RoadBuilder, origin: dict[int, int], a: int, b: int, merge: bool) -> bool:
+    """True if lane `a` gives way to lane `b`.
+
+    The order is that of signs (stop, then yield), then of the map's own priorities, then: a lane that goes on from its
+    road goes before one that joins it, by how much they bend; then turns, the left one last.
+    """
+    signs = _sign(builder, origin, a), _sign(builder, origin, b)
+    if signs[0] != signs[1]:
+        return signs[0] > signs[1]
+    if ((a, b) in builder.priorities) != ((b, a) in builder.priorities):
+        return (b, a) in builder.priorities
+    one, other = builder.lanes[a], builder.lanes[b]
+    bends = abs(one.bend_rad), abs(other.bend_rad)
+    if merge and min(bends) < ONWARDS_RAD and abs(bends[0] - bends[1]) > JOINS_RAD:
+        return bends[0] > bends[1]
+    return (int(one.turn), a) > (int(other.turn), b)
+
+
+def _sign(builder: RoadBuilder, origin: dict[int, int], lane: int) -> int:
+    """Rank of the sign before a lane in a junction: the higher one yields."""
+    control = builder.lanes[origin[lane]].control if lane in origin else Control.NONE
+    return {Control.STOP: 2, Control.YIELD: 1}.get(control, 0)
 
 
 def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points], heights: list[Offsets]) -> Records:
@@ -210,7 +246,7 @@ def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points], heig
             for i, at in ((a, at_a), (b, at_b))
         ]
         merges = int(bool(set(builder.lanes[a].next) & set(builder.lanes[b].next)))
-        later = _rank(builder, origin, a) > _rank(builder, origin, b)
+        later = _gives_way(builder, origin, a, b, bool(merges))
         found[a].append((*spans[0], b, *spans[1], int(later), merges))
         found[b].append((*spans[1], a, *spans[0], int(not later), merges))
     rows: list[tuple[Any, ...]] = []
@@ -296,10 +332,7 @@ def _route_line(builder: RoadBuilder, centers: list[Points], choice: RouteChoice
 
 def _extent(builder: RoadBuilder, lane: int, side: str) -> float:
     """Distance, m, from a lane's centre to the outer edge of the lanes of its direction."""
-    edge, here, seen = builder.lanes[lane].width_m / 2, lane, {lane}
-    while (here := int(getattr(builder.lanes[here], side))) != NONE and here not in seen:
-        seen.add(here)
-        edge += builder.lanes[here].width_m
+    edge = builder.lanes[lane].width_m / 2 + sum(builder.lanes[n].width_m for n in _aside(builder, lane, side))
     return edge + (0.5 if builder.lanes[lane].junction else 0.0)
 
 
@@ -343,8 +376,8 @@ def _route(builder: RoadBuilder, lanes: Records, centers: list[Points], line: _P
         there = _at(centers[lane], out["lane_s"][on].astype(np.float64), float(lanes[lane]["length"]))
         left = (center[on] - there)[:, 1] * np.cos(yaw[on]) - (center[on] - there)[:, 0] * np.sin(yaw[on])
         out["lane_left"][on] = left
-        out["left"][on] = _extent(builder, int(lane), "left") - left
-        out["right"][on] = _extent(builder, int(lane), "right") + left
+        out["left"][on] = _extent(builder, int(lane), "beside_left") - left
+        out["right"][on] = _extent(builder, int(lane), "beside_right") + left
     out["speed"] = lanes["speed"][out["lane"]]
     out["inside"] = lanes["junction"][out["lane"]] >= 0
     _mark_ahead(out, lanes)
@@ -383,7 +416,8 @@ def _surface(
     widest = max(lane.width_m if lane.widths_m is None else float(lane.widths_m.max()) for lane in builder.lanes)
     margin = MARGIN_M + float(np.float32(widest)) / 2 + max((w.width_m for w in builder.crosswalks), default=0.0)
     ends = np.array([end for walk in builder.crosswalks for end in (walk.start, walk.end)]).reshape(-1, 2)
-    drawn = np.concatenate([np.stack([points["x"], points["y"]], axis=1), ends]).astype(np.float64)
+    aside = [paved.points for paved in builder.paved]
+    drawn = np.concatenate([np.stack([points["x"], points["y"]], axis=1), ends, *aside]).astype(np.float64)
     low, high = drawn.min(0) - margin, drawn.max(0) + margin
     columns, rows = (int(n) for n in np.ceil((high - low) / CELL_M))
     if rows * columns > MAX_TILE_CELLS:
@@ -393,6 +427,10 @@ def _surface(
         )
     tile = np.zeros((rows, columns), np.uint8)
     strips: list[SurfaceStrip] = []
+    for paved in builder.paved:
+        line, half = _poses(paved.points), paved.widths_m / 2
+        strips.append(SurfaceStrip(NONE, line, -half, half, tables.DRIVABLE, 0.0, paved.height_m))
+        stamp(tile, NO_LAYERS, low[0], low[1], *strips[-1][1:6], FLAT)
 
     def strip(i: int, right: Offsets, left: Offsets, bit: int, dash: float = 0.0) -> None:
         row = lanes[i]

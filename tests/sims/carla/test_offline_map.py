@@ -5,6 +5,7 @@ import heapq
 import itertools
 import math
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import tests.kits.xodr_kit as kit
 from robotrl.errors import ConfigError
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.opendrive import reader
+from robotrl.sims.driving.opendrive.lanes import NARROW_M
 from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lane_index import LaneIndex, lane_index, lanes_near, match_agents
 from robotrl.sims.driving.roads.lanes import NONE, RoadBuilder, headings
@@ -112,6 +114,8 @@ class Place(NamedTuple):
     yaw: float
     ours: dict[int, tuple[float, float, float]]
     """Lane to distance, heading difference, and position along it."""
+    lane: int
+    """Our lane for it."""
 
 
 class Both(NamedTuple):
@@ -121,9 +125,7 @@ class Both(NamedTuple):
     theirs: object
     index: LaneIndex
     places: dict[Key, list[Place]]
-    """By lane of CARLA's, in driving direction."""
-    numbers: dict[Key, int]
-    """Our lane for each of theirs."""
+    """By lane of CARLA's, in driving direction, where it is wide enough for a car."""
 
 
 @functools.cache
@@ -144,14 +146,32 @@ def both(name: str) -> Both:
             if builder.lanes[place.lane].junction == waypoint.is_junction
         }
         key = (waypoint.road_id, waypoint.section_id, waypoint.lane_id)
-        places.setdefault(key, []).append(Place(waypoint, x, y, yaw, near))
-    numbers: dict[Key, int] = {}
-    for key, row in places.items():
-        row.sort(key=lambda place: place.waypoint.s * -math.copysign(1.0, key[2]))
-        # the lane near all of its places; several lanes of a junction may begin or end alike
-        common = set.intersection(*(set(place.ours) for place in row))
-        numbers[key] = min(common, key=lambda n: sum(place.ours[n][0] for place in row), default=NONE)
-    return Both(builder, theirs, index, places, numbers)
+        if waypoint.lane_width >= NARROW_M:
+            places.setdefault(key, []).append(Place(waypoint, x, y, yaw, near, NONE))
+    for row in places.values():
+        row.sort(key=lambda place: place.waypoint.s * -math.copysign(1.0, place.waypoint.lane_id))
+    return Both(builder, theirs, index, {key: list(numbered(row)) for key, row in places.items()})
+
+
+def numbered(row: list[Place]) -> Iterator[Place]:
+    """Our lanes for the places of one of theirs: of the lanes near as many places on as can be, the nearest."""
+    while row:
+        count, common = 1, set(row[0].ours)
+        while count < len(row) and common & set(row[count].ours):
+            common &= set(row[count].ours)
+            count += 1
+        ours = min(common, key=lambda n: sum(place.ours[n][0] for place in row[:count]), default=NONE)
+        yield from (place._replace(lane=ours) for place in row[:count])
+        row = row[count:]
+
+
+def on_lane(places: dict[Key, list[Place]]) -> dict[int, list[Place]]:
+    """Places on each of our lanes, in driving direction."""
+    found: dict[int, list[Place]] = {}
+    for row in places.values():
+        for place in row:
+            found.setdefault(place.lane, []).append(place)
+    return {n: sorted(row, key=lambda place: place.ours[n][2] if n != NONE else 0.0) for n, row in found.items()}
 
 
 def turned(builder: RoadBuilder, lane: int, s: float, yaw: float) -> float:
@@ -166,16 +186,22 @@ maps_of_all = pytest.mark.parametrize("name", list(DOCUMENTS))
 
 @maps_of_all
 def test_each_lane_of_theirs_is_one_of_ours_in_place_heading_width_and_junction(name):
-    builder, _, _, places, numbers = both(name)
-    assert sorted(numbers.values()) == list(range(len(builder.lanes)))
-    for key, row in places.items():
-        lane = builder.lanes[numbers[key]]
+    builder, _, _, places = both(name)
+    lanes = on_lane(places)
+    assert sorted(lanes) == list(range(len(builder.lanes)))
+    for number, row in lanes.items():
+        lane = builder.lanes[number]
         varies = lane.widths_m is not None
         along = np.linspace(0.0, lane.length_m, len(lane.points))
         for place in row:
-            far, off, s = place.ours[numbers[key]]
+            far, off, s = place.ours[number]
             # their heading is that of the reference line, which a lane that widens leaves
-            assert far < OFF_M and abs(off) < (0.12 if varies or name == "curves" else TURNED_RAD), (key, far, off, s)
+            assert far < OFF_M and abs(off) < (0.12 if varies or name == "curves" else TURNED_RAD), (
+                number,
+                far,
+                off,
+                s,
+            )
             width = float(np.interp(s, along, lane.widths_m)) if lane.widths_m is not None else lane.width_m
             assert place.waypoint.lane_width == pytest.approx(width, abs=OFF_M)
             assert place.waypoint.is_junction == lane.junction
@@ -183,61 +209,65 @@ def test_each_lane_of_theirs_is_one_of_ours_in_place_heading_width_and_junction(
 
 @maps_of_all
 def test_our_centre_lines_lie_on_theirs(name):
-    builder, _, _, places, numbers = both(name)
-    for key, number in numbers.items():
-        theirs = np.array([(place.x, place.y) for place in places[key]])
+    builder, _, _, places = both(name)
+    for number, row in on_lane(places).items():
+        theirs = np.array([(place.x, place.y) for place in row])
         # their waypoints stop short of the end of a lane by less than a step
         ours = builder.lanes[number].points
         a, b = theirs[:-1], theirs[1:]
         rel = ours[:, None] - a[None]
-        u = np.clip((rel * (b - a)).sum(2) / ((b - a) ** 2).sum(1), 0, 1)
+        u = np.clip((rel * (b - a)).sum(2) / np.maximum(((b - a) ** 2).sum(1), 1e-9), 0, 1)
         far = np.linalg.norm(rel - u[..., None] * (b - a), axis=2).min(1)
         ends = np.minimum(np.linalg.norm(ours - theirs[0], axis=1), np.linalg.norm(ours - theirs[-1], axis=1))
-        assert (far[ends > 2 * STEP_M] < OFF_M).all() and (far < 2 * STEP_M).all(), (key, far.max())
+        assert (far[ends > 2 * STEP_M] < OFF_M).all() and (far < 2 * STEP_M).all(), (number, far.max())
 
 
 @maps_of_all
 def test_what_follows_what_is_the_same(name):
-    builder, _, _, places, numbers = both(name)
+    builder, _, _, places = both(name)
     ours = {(i, n) for i, lane in enumerate(builder.lanes) for n in lane.next}
     listed = set()
     for key, row in places.items():
+        listed |= {(a.lane, b.lane) for a, b in itertools.pairwise(row) if a.lane != b.lane}
         for after in row[-1].waypoint.next(1.0):
             there = (after.road_id, after.section_id, after.lane_id)
-            if there != key:
-                listed.add((numbers[key], numbers[there]))
+            if there != key and there in places:
+                first = min(places[there], key=lambda place: abs(place.waypoint.s - after.s))
+                # in the next section a lane of ours may go on
+                if first.lane != row[-1].lane:
+                    listed.add((row[-1].lane, first.lane))
     assert ours == listed
 
 
 @maps_of_all
 def test_a_car_at_a_waypoint_is_on_its_lane(name):
-    builder, _, index, places, numbers = both(name)
-    rows = [(place, numbers[key]) for key, row in places.items() for place in row]
+    builder, _, index, places = both(name)
+    rows = [place for row in places.values() for place in row]
     cars = np.zeros(len(rows), tables.AGENT)
-    for car, (place, _) in zip(cars, rows, strict=True):
+    for car, place in zip(cars, rows, strict=True):
         car["kind"], car["x"], car["y"] = tables.CAR, place.x, place.y
         car["cos"], car["sin"] = math.cos(place.yaw), math.sin(place.yaw)
     match_agents(cars, np.zeros(1, tables.MAP)[0], index)
-    for car, (place, number) in zip(cars, rows, strict=True):
+    for car, place in zip(cars, rows, strict=True):
         # where lanes part or meet, it is one that is as near
         assert (
-            car["lane"] == number
-            or (builder.lanes[number].junction and int(car["lane"]) in place.ours)
-            or (car["lane"] in builder.lanes[number].next or number in builder.lanes[car["lane"]].next)
+            car["lane"] == place.lane
+            or (builder.lanes[place.lane].junction and int(car["lane"]) in place.ours)
+            or (car["lane"] in builder.lanes[place.lane].next or place.lane in builder.lanes[car["lane"]].next)
         )
         assert abs(car["d"]) < OFF_M
-    wrong = sum(car["lane"] != number for car, (_, number) in zip(cars, rows, strict=True))
+    wrong = sum(car["lane"] != place.lane for car, place in zip(cars, rows, strict=True))
     assert wrong <= 0.1 * len(rows)
 
 
 @maps_of_all
 def test_junction_lanes_are_those_of_their_junctions(name):
-    builder, _, _, places, numbers = both(name)
+    builder, _, _, places = both(name)
     found: dict[int, set[int]] = {}
-    for key, row in places.items():
+    for row in places.values():
         junction = row[0].waypoint.get_junction()
         if junction is not None:
-            found.setdefault(junction.id, set()).add(numbers[key])
+            found.setdefault(junction.id, set()).update(place.lane for place in row)
     assert set().union(*found.values()) == {i for i, lane in enumerate(builder.lanes) if lane.junction}
 
 
@@ -253,6 +283,8 @@ def edges(theirs, places: dict[Key, list[Place]]) -> dict[Key, list[tuple[Key, f
     out: dict[Key, list[tuple[Key, float]]] = {}
     for begin, end in theirs.get_topology():
         key = (begin.road_id, begin.section_id, begin.lane_id)
+        if begin.lane_width < NARROW_M:
+            continue  # ours begins where it is wide enough
         after = (end.road_id, end.section_id, end.lane_id)
         ways = out.setdefault(key, [])
         if after != key:
@@ -274,7 +306,7 @@ def shortest(graph: dict[Key, list[tuple[Key, float]]], start: Key) -> dict[Key,
 
 @maps_of_all
 def test_planned_routes_are_the_shortest_ways_over_their_topology(name):
-    builder, theirs, _, places, numbers = both(name)
+    builder, theirs, _, places = both(name)
     graph = edges(theirs, places)
     planner = RoutePlanner(builder, change_cost_m=math.inf)
     entered = {after for ways in graph.values() for after, _ in ways}
@@ -293,7 +325,7 @@ def test_planned_routes_are_the_shortest_ways_over_their_topology(name):
                     planner.plan(points, yaws)
                 continue
             choice = planner.plan(points, yaws)
-            assert (choice.lanes[0], choice.lanes[-1]) == (numbers[start], numbers[goal])
+            assert (choice.lanes[0], choice.lanes[-1]) == (a.lane, b.lane)
             # from the second waypoint of the first lane to the last but one of the last
             way_m = lengths[goal] - length(places[start][:2]) + length(places[goal][:-1])
             assert route_length_m(builder, choice) == pytest.approx(way_m, rel=0.01, abs=STEP_M)

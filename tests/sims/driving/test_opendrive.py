@@ -9,6 +9,7 @@ import pytest
 
 import tests.kits.xodr_kit as kit
 from robotrl.sims.driving import tables
+from robotrl.sims.driving.opendrive.lanes import NARROW_M
 from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lanes import NONE, Control, JunctionTurn, RoadBuilder
 from robotrl.sims.driving.roads.routes import pick_routes
@@ -73,7 +74,7 @@ def test_other_lanes_take_up_room_only(kind):
     assert [lane.points[0, 1] for lane in kit.parse(kit.document(kit.straight(right=lanes))).lanes] == [-3.5]
 
 
-def test_a_lane_that_widens_begins_with_its_section_and_one_without_room_is_none():
+def test_a_lane_that_widens_begins_where_a_car_has_room_and_one_without_room_is_none():
     grows = kit.cubic("width", 0, 0, 0.1)
     thin = kit.cubic("width", 0, 0, 0.01)
     sections = [
@@ -82,29 +83,64 @@ def test_a_lane_that_widens_begins_with_its_section_and_one_without_room_is_none
         kit.section(65, right=[kit.lane(-1, before=-1), kit.lane(-2, before=-2)]),
     ]
     builder = kit.parse(kit.document(kit.road(1, 100, kit.piece(0, 0, 0, 0, 100), sections)))
-    assert [lane.next for lane in builder.lanes] == [[1], [3], [4], [], []]
-    assert [(lane.left, lane.right) for lane in builder.lanes] == [(-1, -1), (-1, 2), (1, -1), (-1, 4), (3, -1)]
-    assert builder.lanes[2].points[0] == pytest.approx([30, -3.5])
-    assert builder.lanes[2].points[-1] == pytest.approx([65, -5.25])
-    assert builder.lanes[2].width_m == pytest.approx(1.75)
+    # 2 m wide at 50 m: the lane beside it is another from there on, since one may change from it
+    assert [lane.next for lane in builder.lanes] == [[1], [], []]
+    assert [(lane.left, lane.right) for lane in builder.lanes] == [(-1, -1), (-1, 2), (1, -1)]
+    assert [lane.length_m for lane in builder.lanes] == pytest.approx([50, 50, 50], abs=0.1)
+    assert builder.lanes[2].points[0] == pytest.approx([50, -4.5])
+    assert builder.lanes[2].points[-1] == pytest.approx([100, -5.25])
+    assert builder.lanes[2].width_m == pytest.approx((15 * 2.75 + 35 * 3.5) / 50)
+    # what is too narrow for a car stays road: 1 m wide at 40 m, beside the 3.5 m of the other lane
+    builder.route((1,))
+    world = maps.finish(builder)
+    column = int((40.25 - world.origin[0]) / maps.CELL_M)
+    assert (world.tile[:, column] & tables.DRIVABLE > 0).sum() * maps.CELL_M == pytest.approx(4.6, abs=0.5)
+
+
+def test_the_only_lane_of_a_road_that_widens_is_led_to_the_lanes_that_it_joins():
+    """A lane of no width at its beginning lies on the edge of the road before; a car comes from its middle."""
+    grows = kit.cubic("width", 0, 0, 0.1) + kit.cubic("width", 35, 3.5)
+    first = kit.straight(1, right=[kit.lane(-1, after=-1)], link=kit.joint("successor", "road", 2, "start"))
+    link = kit.joint("predecessor", "road", 1, "end")
+    lanes = kit.section(0, right=[kit.lane(-1, grows, before=-1)])
+    second = kit.road(2, 80, kit.piece(0, 100, 0, 0, 80), lanes, link)
+    for text in (
+        kit.document(first, second),
+        kit.document(first, second).replace('id="2" junction="-1"', 'id="2" junction="5"'),
+    ):
+        builder = kit.parse(text.replace("</OpenDRIVE>", '<junction id="5"/></OpenDRIVE>'))
+        before, after = builder.lanes
+        assert before.next == [1] and after.length_m == pytest.approx(80, abs=0.5)
+        assert np.linalg.norm(before.points[-1] - after.points[0]) < 1e-6
+        assert np.abs(np.diff(after.points, axis=0)[:, 1]).max() < 0.15
+        assert after.points[30, 1] == pytest.approx(-1.5, abs=0.05)
+
+
+def test_a_lane_that_narrows_without_a_follower_ends_where_a_car_has_no_room():
+    ends = kit.cubic("width", 0, 3.5) + kit.cubic("width", 40, 3.5, -0.05)
+    text = kit.document(kit.straight(right=[kit.lane(-1), kit.lane(-2, ends)]))
+    first, second, after = kit.parse(text).lanes
+    assert (first.next, second.next, after.next) == ([2], [], [])
+    assert [lane.length_m for lane in (first, second, after)] == pytest.approx([70, 70, 30], abs=0.1)
+    assert (first.right, second.left, after.right) == (1, 0, NONE)
 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_the_drawn_surface_follows_a_lane_that_widens(side):
-    lanes = [kit.lane(side, kit.cubic("width", 0, 1.0, 0.05))]
+    lanes = [kit.lane(side, kit.cubic("width", 0, 2.0, 0.04))]
     sections = kit.section(0, lanes) if side > 0 else kit.section(0, right=lanes)
     builder = kit.parse(kit.document(kit.road(1, 100, kit.piece(0, 0, 0, 0, 100), sections)))
     (only,) = builder.lanes
-    assert only.width_m == pytest.approx(3.5) and only.widths_m is not None
-    # 1 m at x = 0, 6 m at x = 100, in the lane's own direction
-    np.testing.assert_allclose(only.widths_m, 1.0 + 0.05 * only.points[:, 0], atol=1e-3)
+    assert only.width_m == pytest.approx(4.0) and only.widths_m is not None
+    # 2 m at x = 0, 6 m at x = 100, in the lane's own direction
+    np.testing.assert_allclose(only.widths_m, 2.0 + 0.04 * only.points[:, 0], atol=1e-3)
     builder.route((0,))
     world = maps.finish(builder)
     drawn = (world.tile & tables.DRIVABLE > 0).sum(axis=0) * maps.CELL_M
     x = world.origin[0] + (np.arange(len(drawn)) + 0.5) * maps.CELL_M
     along = (x > 1) & (x < 99)
     # cells that are touched count whole
-    assert (np.abs(drawn - (1.0 + 0.05 * x) - 0.5)[along] < 0.6).all()
+    assert (np.abs(drawn - (2.0 + 0.04 * x) - 0.5)[along] < 0.6).all()
     assert kit.parse(kit.document(kit.straight())).lanes[0].widths_m is None
 
 
@@ -124,20 +160,22 @@ def test_points_of_tight_bends_are_closer():
 def test_a_section_for_one_side_leaves_the_other_side_whole():
     sections = [
         kit.section(0, [kit.lane(1)], [kit.lane(-1, after=-1)]),
-        kit.section(40, right=[kit.lane(-1, before=-1)], singleSide="true"),
+        kit.section(40, right=[kit.lane(-1, before=-1, after=-1), kit.lane(-2, after=-2)], singleSide="true"),
     ]
     builder = kit.parse(kit.document(kit.road(1, 100, kit.piece(0, 0, 0, 0, 100), sections)))
-    assert sorted(round(lane.length_m) for lane in builder.lanes) == [40, 60, 100]
+    assert sorted(round(lane.length_m) for lane in builder.lanes) == [40, 60, 60, 100]
 
 
 def test_links_lead_through_sections_too_short_to_be_lanes():
+    other = kit.cubic("width", 0, 3.0)
     sections = [
         kit.section(0, [kit.lane(1, after=1)], [kit.lane(-1, after=-1)]),
-        kit.section(50, [kit.lane(1, before=1, after=1)], [kit.lane(-1, before=-1, after=-1)]),
-        kit.section(50.01, [kit.lane(1, before=1)], [kit.lane(-1, before=-1)]),
+        kit.section(50, [kit.lane(1, before=1, after=1), kit.lane(2)], [kit.lane(-1, before=-1, after=-1)]),
+        kit.section(50.01, [kit.lane(1, other, before=1)], [kit.lane(-1, before=-1)]),
     ]
     builder = kit.parse(kit.document(kit.road(1, 100, kit.piece(0, 0, 0, 0, 100), sections)))
-    assert [lane.next for lane in builder.lanes] == [[], [0], [3], []]
+    # to the right nothing changes, so there is one lane
+    assert [lane.next for lane in builder.lanes] == [[], [0], []]
 
 
 def test_a_lane_inside_a_bend_tighter_than_its_distance_runs_forward_all_the_same():
@@ -243,16 +281,22 @@ def mark(at: float = 0.0, kind: str | None = "solid", change: str | None = None)
     return kit.tag("roadMark", sOffset=at, type=kind, laneChange=change)
 
 
-def neighbors(marks: str, left_side: bool = False) -> tuple[bool, bool, bool, bool]:
-    """May change outwards, inwards; left and right line solid, of two lanes."""
+def neighbors(marks: str, left_side: bool = False) -> list[tuple[bool, bool, bool, bool]]:
+    """May change outwards, inwards; left and right line solid, of two lanes; in each part of the road, along s."""
     if left_side:
         sections = kit.section(0, [kit.lane(1, inside=marks), kit.lane(2)])
         text = kit.document(kit.road(1, 100, kit.piece(0, 0, 0, 0, 100), sections))
     else:
         text = kit.document(kit.straight(right=[kit.lane(-1, inside=marks), kit.lane(-2)]))
-    inner, outer = kit.parse(text).lanes
-    assert inner.left == NONE and outer.right == NONE and inner.right in (NONE, 1) and outer.left in (NONE, 0)
-    return inner.right != NONE, outer.left != NONE, inner.right_solid, outer.left_solid
+    lanes, found = kit.parse(text).lanes, []
+    for inner, outer in zip(lanes[::2], lanes[1::2], strict=True):
+        assert inner.left == NONE and outer.right == NONE
+        assert (inner.right == NONE or lanes[inner.right] is outer) and (
+            outer.left == NONE or lanes[outer.left] is inner
+        )
+        assert lanes[inner.beside_right] is outer and lanes[outer.beside_left] is inner
+        found.append((inner.right != NONE, outer.left != NONE, inner.right_solid, outer.left_solid))
+    return found
 
 
 @pytest.mark.parametrize("left_side", [False, True])
@@ -270,20 +314,29 @@ def neighbors(marks: str, left_side: bool = False) -> tuple[bool, bool, bool, bo
         (mark(kind="broken solid"), True, False),
         (mark(kind="solid", change="both"), True, True),
         (mark(kind="broken", change="none"), False, False),
-        (mark(0, "broken") + mark(70, "solid"), True, True),
-        (mark(0, "broken") + mark(30, "solid"), False, False),
-        (mark(60, "solid"), True, True),
     ],
 )
 def test_lanes_may_be_changed_as_the_mark_says(marks, outwards, inwards, left_side):
-    assert neighbors(marks, left_side) == (outwards, inwards, not outwards, not inwards)
+    assert neighbors(marks, left_side) == [(outwards, inwards, not outwards, not inwards)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "changes"),
+    [
+        (mark(0, "broken") + mark(70, "solid"), [True, False]),
+        (mark(60, "solid") + mark(80, "broken"), [True, False, True]),
+        (mark(0, "broken") + mark(30, "none"), [True]),
+    ],
+)
+def test_lanes_are_cut_where_the_permission_to_change_them_changes(marks, changes):
+    assert neighbors(marks) == [(may, may, not may, not may) for may in changes]
 
 
 def test_increase_means_towards_greater_lane_ids():
-    assert neighbors(mark(change="increase"))[:2] == (False, True)
-    assert neighbors(mark(change="decrease"))[:2] == (True, False)
-    assert neighbors(mark(change="increase"), left_side=True)[:2] == (True, False)
-    assert neighbors(mark(change="decrease"), left_side=True)[:2] == (False, True)
+    assert neighbors(mark(change="increase"))[0][:2] == (False, True)
+    assert neighbors(mark(change="decrease"))[0][:2] == (True, False)
+    assert neighbors(mark(change="increase"), left_side=True)[0][:2] == (True, False)
+    assert neighbors(mark(change="decrease"), left_side=True)[0][:2] == (False, True)
 
 
 def test_lanes_of_opposite_directions_or_with_something_between_are_no_neighbours():
@@ -312,13 +365,16 @@ def test_limits_of_roads_have_units(limit, expected):
     assert kit.parse(kit.document(kit.straight(inside=kind))).lanes[0].speed_mps == pytest.approx(expected)
 
 
-def test_the_limit_in_the_middle_counts_and_that_of_the_lane_goes_before():
-    kinds = [kit.tag("type", kit.tag("speed", max=v), s=s, type="town") for s, v in ((0, 10), (40, 15), (80, 20))]
+def test_lanes_are_cut_where_a_limit_changes_and_that_of_the_lane_goes_before():
+    kinds = [kit.tag("type", kit.tag("speed", max=v), s=s, type="town") for s, v in ((0, 10), (40, 15), (80, 15))]
     own = kit.tag("speed", sOffset=0, max=36, unit="km/h")
     later = kit.tag("speed", sOffset=60, max=5)
     lanes = [kit.lane(-1), kit.lane(-2, inside=own), kit.lane(-3, inside=later)]
     builder = kit.parse(kit.document(kit.straight(right=lanes, inside="".join(kinds))))
-    assert [lane.speed_mps for lane in builder.lanes] == pytest.approx([15, 10, 15])
+    limits = [lane.speed_mps for lane in builder.lanes]
+    assert limits == pytest.approx([10, 10, 10, 15, 10, 15, 15, 10, 5])
+    assert [lane.length_m for lane in builder.lanes[::3]] == pytest.approx([40, 20, 40])
+    assert [lane.next for lane in builder.lanes[:6]] == [[3], [4], [5], [6], [7], [8]]
 
 
 # left-hand traffic
@@ -395,7 +451,7 @@ def nearest(builder: RoadBuilder, transform) -> tuple[int, float, float]:
 def test_lane_centres_are_those_of_carlas_parser():
     text = kit.cornu_and_more()
     builder, theirs = kit.parse(text), kit.carla_map(text)
-    waypoints = theirs.generate_waypoints(1.0)
+    waypoints = [w for w in theirs.generate_waypoints(1.0) if w.lane_width >= NARROW_M]
     assert len(waypoints) == pytest.approx(sum(lane.length_m for lane in builder.lanes), rel=0.1)
     seen = set()
     for w in waypoints:
@@ -407,12 +463,7 @@ def test_lane_centres_are_those_of_carlas_parser():
 
 
 def test_what_follows_what_is_as_in_carlas_parser():
-    for text in (
-        kit.crossroads(),
-        kit.cornu_and_more(),
-        two_roads("end", "end", "both"),
-        two_roads("start", "end", "both"),
-    ):
+    for text in (kit.crossroads(), two_roads("end", "end", "both"), two_roads("start", "end", "both")):
         builder, theirs = kit.parse(text), kit.carla_map(text)
         # a lane by a place in its middle, where no other lane runs the same way
         numbers: dict[tuple[int, int, int], int] = {}
@@ -438,16 +489,15 @@ def test_who_lies_beside_whom_is_as_in_carlas_parser():
     text = kit.cornu_and_more()
     builder, theirs = kit.parse(text), kit.carla_map(text)
     for w in theirs.generate_waypoints(7.0):
+        if w.lane_width < NARROW_M:
+            continue
         lane, _, _ = nearest(builder, w.transform)
         for beside, own in (
             (w.get_left_lane(), builder.lanes[lane].left),
             (w.get_right_lane(), builder.lanes[lane].right),
         ):
             same = beside is not None and str(beside.lane_type) == "Driving" and beside.lane_id * w.lane_id > 0
-            if own != NONE:
-                assert same
-            elif same:
-                assert beside.lane_width < 0.2  # at its beginning
+            assert (own != NONE) == (same and beside.lane_width >= NARROW_M)
 
 
 def test_the_example_of_the_page_prints_what_it_says(tmp_path, monkeypatch, capsys):

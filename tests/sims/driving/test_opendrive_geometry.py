@@ -127,9 +127,18 @@ def test_roads_of_any_chain_become_lanes_without_jumps(chain, cuts):
         kit.section(line.length * k / cuts, *([kit.lane(i, 3.0, before=k and i, after=i)] for i in (1, -1)))
         for k in range(cuts)
     ]
-    builder = kit.parse(kit.document(kit.road(1, line.length, text, sections)))
+    limits = [kit.tag("speed", sOffset=0, max=10 + k) for k in range(cuts)]
+    parts = [one.replace("</lane>", limit + "</lane>") for one, limit in zip(sections, limits, strict=True)]
+    builder = kit.parse(kit.document(kit.road(1, line.length, text, parts)))
     assert len(builder.lanes) == 2 * cuts
     assert sum(len(lane.next) for lane in builder.lanes) == 2 * (cuts - 1)
     for lane in builder.lanes:
         for follower in lane.next:
             assert np.linalg.norm(lane.points[-1] - builder.lanes[follower].points[0]) < 1e-6
+    # where nothing changes between sections they are one lane, as if there were one section
+    joined = kit.parse(kit.document(kit.road(1, line.length, text, sections)))
+    whole = kit.parse(
+        kit.document(kit.road(1, line.length, text, kit.section(0, [kit.lane(1, 3.0)], [kit.lane(-1, 3.0)])))
+    )
+    for one, other in zip(joined.lanes, whole.lanes, strict=True):
+        np.testing.assert_allclose(one.points, other.points, atol=1e-9)

@@ -181,8 +181,9 @@ def test_a_signal_reference_rules_like_the_signal():
 
 def test_a_sign_in_the_section_before_the_last_moves_to_the_junction():
     text = kit.crossroads({0: kit.signals(kit.signal("s", 50, "+", "206"))})
+    slow = kit.tag("speed", sOffset=0, max=5)
     cut = kit.section(0, [kit.lane(1)], [kit.lane(-1, after=-1)]) + kit.section(
-        55, [kit.lane(1, after=1)], [kit.lane(-1, before=-1)]
+        55, [kit.lane(1, after=1)], [kit.lane(-1, before=-1, inside=slow)]
     )
     builder = kit.parse(text.replace(kit.section(0, [kit.lane(1)], [kit.lane(-1)]), cut, 1))
     ruled = [lane for lane in builder.lanes if lane.control == Control.STOP]

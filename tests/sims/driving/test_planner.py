@@ -12,6 +12,9 @@ from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lanes import RoadBuilder, RouteChoice
 from robotrl.sims.driving.roads.planner import RoutePlanner, lane_graph, plan_route, route_length_m
 
+SLOW = kit.tag("speed", sOffset=0, max=5)
+"""A limit of its own, by which a section is another lane than the one before."""
+
 
 def three_lanes(length: float = 300.0) -> RoadBuilder:
     """Lanes 0 to 2 from left to right along x, at y = -1.75, -5.25 and -8.75."""
@@ -38,7 +41,7 @@ def grid(count: int) -> RoadBuilder:
 def test_the_graph_has_a_way_for_each_lane_that_may_be_changed_to():
     sections = [
         kit.section(0, right=[kit.lane(-1, after=-1), kit.lane(-2, after=-2)]),
-        kit.section(40, right=[kit.lane(-1, before=-1), kit.lane(-2, before=-2)]),
+        kit.section(40, right=[kit.lane(-1, before=-1, inside=SLOW), kit.lane(-2, before=-2)]),
     ]
     builder = kit.parse(kit.document(kit.road(1, 100, kit.piece(0, 0, 0, 0, 100), sections)))
     graph = lane_graph(builder, change_cost_m=25.0)
@@ -111,7 +114,7 @@ def test_positions_of_changes_are_checked():
 def test_a_lane_change_costs_way_and_is_not_for_short_lanes():
     far = kit.section(0, right=[kit.lane(-1, after=-1), kit.lane(-2, after=-2)])
     for long, expected in ((30.0, 2), (4.0, 0)):
-        sections = [far, kit.section(long, right=[kit.lane(-1, before=-1), kit.lane(-2, before=-2)])]
+        sections = [far, kit.section(long, right=[kit.lane(-1, before=-1, inside=SLOW), kit.lane(-2, before=-2)])]
         builder = kit.parse(kit.document(kit.road(1, 200, kit.piece(0, 0, 0, 0, 200), sections)))
         graph = lane_graph(builder)
         assert int((graph.changes != 0).sum()) == expected
