@@ -35,6 +35,8 @@ LANE = np.dtype(
         ("crossings", J),
         ("origin", J),  # predecessor of a junction lane; -1 without
         ("part", F),  # m along it up to which it overlaps the other lanes from the same origin
+        ("before", J),  # the only lane that leads into it, if neither of them is in a junction; -1 without
+        ("ends", J),  # 1: cars must change to the left before its end, 2: to the right; 0: it goes on, or all end
         ("entry", J),  # 1: nothing leads into it, so traffic may appear at its beginning
     ],
     align=True,

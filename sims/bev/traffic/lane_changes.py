@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from robotrl.sims.driving.backends.jit import kernel
-from robotrl.sims.driving.traffic.following import ACCEL, KEY, VIEW_M, choose_next, first_after, idm
+from robotrl.sims.driving.traffic.following import ACCEL, VIEW_M, ahead_on, behind_on, choose_next, idm
 from robotrl.sims.driving.world import Maps, WorldState
 
 POLITENESS, GAIN, SAFE_BRAKE = 0.2, 0.15, 2.5
@@ -29,7 +29,7 @@ def can_pull_out(me: Any, ahead: Any, gap: float) -> bool:
 
 @kernel
 def consider_change(maps: Maps, world: WorldState, e: int, slot: int, accel: float, side: int) -> bool:
-    """Change lanes if MOBIL decides so; returns true if the car changed.
+    """Change lanes if MOBIL decides so, or as soon as there is room from a lane that ends; true if the car changed.
 
     Args:
         maps: all maps.
@@ -39,34 +39,35 @@ def consider_change(maps: Maps, world: WorldState, e: int, slot: int, accel: flo
         accel: its acceleration on the present lane, m/s^2.
         side: 0 left, 1 right.
     """
-    agents, order = world.agents[e], world.order[e]
+    agents = world.agents[e]
     me = agents[slot]
     lane = maps.lanes[me.lane]
     target = lane.left if side == 0 else lane.right
-    if target < 0:
+    if target < 0 or (lane.ends > 0 and lane.ends != 1 + side):
         return False
     there = maps.lanes[target]
     s = me.s * there.length / lane.length
-    k = first_after(world, e, target * KEY + s)
     wanted = max(there.speed * me.desire, 0.5)
     gain = idm(me.v, wanted, VIEW_M, 0.0, me.headway) - accel
-    if k < len(order) and agents[order[k]].lane == target:
-        ahead = agents[order[k]]
-        gap = ahead.s - s - 0.5 * (me.length + ahead.length)
+    k, far = ahead_on(maps, world, e, target, s)
+    if k >= 0:
+        ahead = agents[k]
+        gap = far - 0.5 * (me.length + ahead.length)
         if gap < 2.0 + 0.3 * me.v:
             return False
         gain = idm(me.v, wanted, gap, me.v - ahead.v, me.headway) - accel
     loss = 0.0
-    if k > 0 and agents[order[k - 1]].lane == target and order[k - 1] != slot:
-        behind = agents[order[k - 1]]
-        gap = s - behind.s - 0.5 * (me.length + behind.length)
+    k, far = behind_on(maps, world, e, target, s, slot)
+    if k >= 0:
+        behind = agents[k]
+        gap = far - 0.5 * (me.length + behind.length)
         if gap < 2.0 + 0.3 * behind.v:
             return False
         forced = idm(behind.v, max(there.speed * behind.desire, 0.5), gap, behind.v - me.v, behind.headway)
         if forced < -SAFE_BRAKE:
             return False
         loss = max(behind.a - forced, 0.0)
-    if gain - POLITENESS * loss < GAIN:
+    if lane.ends == 0 and gain - POLITENESS * loss < GAIN:
         return False
     width = 0.5 * (lane.width + there.width)
     me.lane, me.s, me.hold = target, s, HOLD_S

@@ -167,10 +167,10 @@ def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, see
                 make_car(me, seed, slot)
             me.lane = lane_number
             half = 0.5 * me.length + 0.5
-            me.s = min(max(at, half), lane.length - half)
-            # slow enough to stop at a red light
-            me.v = stoppable(lane, me, lane.speed * me.desire * (0.5 + 0.5 * uniform(seed, 600 + slot)))
+            me.s = min(max(at, half), lane.length - half) if lane.length > 2.0 * half else min(at, lane.length)
             choose_next(maps, me)
+            # slow enough to stop at a red light
+            me.v = stoppable(maps, world, e, slot, lane.speed * me.desire * (0.5 + 0.5 * uniform(seed, 600 + slot)))
             pose(maps, me)
             if (not nearby or far < episode.reach) and clear(maps, world, e, slot, slot):
                 break

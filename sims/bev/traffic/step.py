@@ -27,11 +27,15 @@ from robotrl.sims.driving.traffic.following import (
     halt,
     idm,
     leader,
+    passes_line,
     pose,
     wanted_speed,
 )
 from robotrl.sims.driving.traffic.right_of_way import barrier, merging, parting
 from robotrl.sims.driving.world import Maps, WorldState
+
+END_M = 1.0
+"""Distance from the end of its lane at which a car waits that has to change lanes."""
 
 
 @kernel
@@ -45,13 +49,19 @@ def enter(maps: Maps, world: WorldState, e: int, slot: int) -> None:
     entry = maps.entries[row.entry + min(int(uniform(me.seed, me.turns) * row.entries), row.entries - 1)]
     lane = maps.lanes[entry]
     speed = lane.speed * me.desire
-    for slot_ahead in range(len(world.agents[e])):
-        ahead = world.agents[e, slot_ahead]
-        if ahead.lane == entry:
-            if ahead.s < 12.0 + 1.5 * speed:
-                return
-            if ahead.s < VIEW_M:
-                speed = min(speed, ahead.v + 2.0)
+    number, base = entry, 0.0
+    while base < VIEW_M:
+        for slot_ahead in range(len(world.agents[e])):
+            ahead = world.agents[e, slot_ahead]
+            if ahead.lane == number:
+                if base + ahead.s < 12.0 + 1.5 * speed:
+                    return
+                if base + ahead.s < VIEW_M:
+                    speed = min(speed, ahead.v + 2.0)
+        base += maps.lanes[number].length
+        number = maps.lanes[number].next[0]
+        if number < 0 or maps.lanes[number].junction >= 0:
+            break
     start = maps.points[lane.first]
     ego = world.agents[e, 0]
     if math.hypot(start.x - ego.x, start.y - ego.y) < 40.0:
@@ -68,7 +78,7 @@ def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float)
     ahead, gap = leader(maps, world, e, slot, at)
     lane = maps.lanes[me.lane]
     speed = world.agents[e, ahead].v if ahead >= 0 else me.v
-    wanted = wanted_speed(maps, me)
+    wanted = wanted_speed(maps, world, e, slot)
     stands = ahead >= 0 and world.agents[e, ahead].kind == tables.OBSTACLE and (lane.left >= 0 or lane.right >= 0)
     free = ahead < 0 or can_pull_out(me, world.agents[e, ahead], gap)
     if stands:
@@ -85,14 +95,17 @@ def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float)
         other, v = merging(maps, world, e, slot)
         if other < tables.FAR:
             accel = min(accel, idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway))
+    if lane.ends > 0:
+        # a car that finds no room beside waits before the end
+        accel = min(accel, halt(me.v, wanted, lane.length - me.s - 0.5 * me.length - END_M, me.headway))
     me.hold = max(me.hold - dt, 0.0)
     if (
         (world.episodes[e].steps + slot) % CHANGE_EVERY == 0
-        and me.kind == tables.CAR
+        and (me.kind == tables.CAR or lane.ends > 0)
         and me.hold == 0.0
         and lane.junction < 0
-        and lane.length - me.s > 20.0
-        and (me.v > 1.0 or stands)
+        and (lane.length - me.s > 20.0 or lane.ends > 0)
+        and (me.v > 1.0 or stands or lane.ends > 0)
         and free
         and not is_crossed(world, e, me)
         and not consider_change(maps, world, e, slot, accel, 0)
@@ -113,14 +126,14 @@ def advance(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None
     if aside != 0.0:
         step = SIDEWAYS_MPS * dt * min(me.v / UNDERWAY_MPS, 1.0)
         me.d += min(max(aside, -step), step)
-    length = maps.lanes[me.lane].length
-    if me.s > length:
+    while me.s > maps.lanes[me.lane].length:
         if me.next < 0:
             leave(me)
             return
-        me.s -= length
+        me.s -= maps.lanes[me.lane].length
+        if passes_line(maps, me.lane, me.next):
+            me.wait = 0.0
         me.lane = me.next
-        me.wait = 0.0
         choose_next(maps, me)
     pose(maps, me)
 

@@ -87,7 +87,8 @@ def take_spot(maps: Maps, world: WorldState, e: int, me: Any, share: float) -> f
     spot = maps.spots[spot_at(maps, row, ego.x, ego.y, episode.reach, k)]
     me.lane = spot.lane
     half = 0.5 * me.length + 0.5
-    me.s = min(max(spot.s + (at - k - 0.5) * SPOT_M, half), maps.lanes[spot.lane].length - half)
+    me.s, long = spot.s + (at - k - 0.5) * SPOT_M, maps.lanes[spot.lane].length
+    me.s = min(max(me.s, half), long - half) if long > 2.0 * half else min(max(me.s, 0.0), long)
     pose(maps, me)
     return math.hypot(me.x - ego.x, me.y - ego.y)
 
@@ -103,14 +104,15 @@ def enter_nearby(maps: Maps, world: WorldState, e: int, slot: int) -> None:
     ahead = (me.x - ego.x) * ego.cos + (me.y - ego.y) * ego.sin
     lane = maps.lanes[me.lane]
     me.d = me.rest
-    me.v = stoppable(lane, me, lane.speed * me.desire)
+    turn = me.turns
+    choose_next(maps, me)
+    me.v = stoppable(maps, world, e, slot, lane.speed * me.desire)
     me.wait, me.hold = 0.0, HOLD_S
     pose(maps, me)
-    seen = far < UNSEEN_M or far > world.episodes[e].reach or (ahead < 0.0 and me.turns % 4 > 0)
+    seen = far < UNSEEN_M or far > world.episodes[e].reach or (ahead < 0.0 and turn % 4 > 0)
     if seen or not clear(maps, world, e, slot, len(world.agents[e])):
         leave(me)
-        return
-    choose_next(maps, me)
+        me.turns = turn
 
 
 @kernel

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from robotrl.errors import DataError
 from robotrl.sims.driving.opendrive.geometry import Floats
-from robotrl.sims.driving.opendrive.lanes import SHORTEST_M, LanePiece, Network, Node, Pair, Strip, heights_at, node_text
+from robotrl.sims.driving.opendrive.lanes import (
+    SHORTEST_M,
+    LanePiece,
+    Network,
+    Node,
+    Pair,
+    Strip,
+    heights_at,
+    node_text,
+)
 from robotrl.sims.driving.opendrive.links import Edges
 from robotrl.sims.driving.opendrive.roads import DEFAULT_SPEED_MPS
 from robotrl.sims.driving.opendrive.turns import turn_of

@@ -1,24 +1,25 @@
-"""Reads road networks from OpenDRIVE files (.xodr, ASAM OpenDRIVE 1.4 to 1.7).
+"""Reads road networks from OpenDRIVE files (.xodr, ASAM OpenDRIVE, revisions 0.8 to 1.8).
 
 Written from the public standard. Conversion rules:
 
-- Every lane section of every driving lane becomes one lane of the builder, in driving direction. Driving lanes have the
-  types driving, bidirectional (driven in the direction of its side only), entry, exit, onRamp, offRamp, connectingRamp,
-  slipLane and the older mwyEntry and mwyExit. All other lanes, and lanes that are nowhere 1 m wide, only take up space.
-  A lane's width is the mean along its section; the drawn surface follows a width that varies.
+- Driving lanes have the types driving, bidirectional (driven in the direction of its side only), entry, exit, onRamp,
+  offRamp, connectingRamp, slipLane and the older mwyEntry and mwyExit. All other lanes, and what is under 2 m wide, only
+  take up space. A lane's width is its mean; the drawn surface follows a width that varies.
+- How a file divides a road into sections changes nothing: sections are cut where a limit, the permission to change lanes
+  or room for a car changes (`cuts`), and driving lanes are joined where nothing does (`joining`).
 - A lane follows another if either of them, their roads, or a junction links them. Lanes on roads of a junction are
-  junction lanes; they count as turns if their road turns by more than 30 degrees.
-- Lane changes are allowed by the road mark over the greater part of the section: by its laneChange, or else by its type
-  (broken or none: allowed). Without a mark they are allowed.
-- The speed limit is the one at the middle of a section: the lane's, else the road's, else in a junction the lowest of
-  the joined lanes, else 50 km/h.
+  junction lanes; they count as turns if their road turns by more than 30 degrees more than the roads that it joins.
+- Lane changes are allowed by the road mark: by its laneChange, or else by its type (broken or none: allowed). Without a
+  mark they are allowed.
+- The speed limit is the lane's, else the road's, else in a junction the lowest of the joined lanes, else 50 km/h.
+- A junction's priorities order who gives way, after signs and before turns.
 - Left-hand traffic is mirrored (y is negated) to right-hand traffic.
 - Signals and crosswalks: see `signals` and `crosswalks`.
 - Heights tell roads on different levels apart (see `roads.levels`); speeds and ways are those of a flat map.
 - Superelevation, surfaces, railways and all other objects are ignored.
 
-Missing or unusable required elements raise an error that names the road and the field. Dangling lane links, common in
-files from older tools, are dropped, and one warning counts them.
+Missing or unusable required elements raise an error that names the road and the field. What files from older tools often
+have wrong (links to nothing, borders without a sign) is left out or mended, and one warning counts it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from robotrl.sims.driving.backends.backend import Zeros
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.maps import NEAREST
-from robotrl.sims.driving.traffic.following import KEY, first_after
+from robotrl.sims.driving.traffic.following import ahead_on, behind_on
 from robotrl.sims.driving.traffic.heights import hidden, hides, passes_over
 from robotrl.sims.driving.traffic.right_of_way import barrier, light
 from robotrl.sims.driving.world import Maps, WorldState
@@ -167,22 +167,20 @@ def beside_lane(maps: Maps, world: WorldState, e: int, target: int, out: Any, at
     out[at + 1] = out[at + 3] = 1.0
     if target < 0:
         return
-    ego, agents, order = world.egos[e], world.agents[e], world.order[e]
+    ego, agents = world.egos[e], world.agents[e]
     lane, there = maps.lanes[ego.lane], maps.lanes[target]
     s = ego.lane_s * there.length / lane.length
     out[at] = 1.0
-    k = first_after(world, e, target * KEY + s)
-    if k < len(order) and agents[order[k]].lane == target:
-        other = agents[order[k]]
-        gap = other.s - s - 0.5 * (agents[0].length + other.length)
+    k, far = ahead_on(maps, world, e, target, s)
+    if k >= 0:
+        other = agents[k]
+        gap = far - 0.5 * (agents[0].length + other.length)
         out[at + 1] = min(max(gap, 0.0), SIGHT_M) / SIGHT_M
         out[at + 2] = (ego.v - other.v) / SHORT if gap < SIGHT_M else 0.0
-    k -= 1
-    if k >= 0 and order[k] == 0:
-        k -= 1
-    if k >= 0 and agents[order[k]].lane == target:
-        other = agents[order[k]]
-        gap = s - other.s - 0.5 * (agents[0].length + other.length)
+    k, far = behind_on(maps, world, e, target, s, 0)
+    if k >= 0:
+        other = agents[k]
+        gap = far - 0.5 * (agents[0].length + other.length)
         out[at + 3] = min(max(gap, 0.0), SIGHT_M) / SIGHT_M
         out[at + 4] = (other.v - ego.v) / SHORT if gap < SIGHT_M else 0.0
 

@@ -96,7 +96,7 @@ class MapPool:
         base = {name: part.count for name, part in parts.items()}
         lanes = new.lanes.copy()
         lanes["first"] += base["points"]
-        for name in ("left", "right", "next", "origin"):
+        for name in ("left", "right", "beside_left", "beside_right", "next", "before", "origin"):
             lanes[name] = np.where(lanes[name] >= 0, lanes[name] + base["lanes"], -1)
         lanes["conflict"] += base["conflicts"]
         lanes["crossing"] += base["crossings"]

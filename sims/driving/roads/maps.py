@@ -112,8 +112,10 @@ def finish(builder: RoadBuilder) -> RoadMap:
         row["junction"] = junctions if lane.junction else NONE
         # a lane that starts beside a continuing lane is no entry to the map
         row["entry"] = int(not lane.junction and not leads_in.intersection(_row(builder, i)))
+        row["ends"] = _ends(builder, i)
         junctions += lane.junction
         first += len(center)
+    lanes["before"] = _before(builder)
     _part(builder, lanes, centers)
     heights = [np.zeros(len(lane.points)) if lane.heights_m is None else lane.heights_m for lane in builder.lanes]
     conflicts = _conflicts(builder, lanes, centers, heights)
@@ -182,6 +184,33 @@ def _aside(builder: RoadBuilder, lane: int, side: str) -> list[int]:
     while (here := int(getattr(builder.lanes[here], side))) != NONE and here not in found:
         found.append(here)
     return found[1:]
+
+
+def _ends(builder: RoadBuilder, lane: int) -> int:
+    """Side to which cars must change before the end of a lane that does not go on, where one beside it does."""
+    own = builder.lanes[lane]
+    if own.next or own.junction:
+        return 0
+    # lanes to pass until one that goes on; a side to which one may not change is none
+    passed = [
+        next((k for k, n in enumerate(_aside(builder, lane, f"beside_{side}")) if builder.lanes[n].next), math.inf)
+        if getattr(own, side) != NONE
+        else math.inf
+        for side in ("left", "right")
+    ]
+    return 0 if min(passed) == math.inf else 1 + passed.index(min(passed))
+
+
+def _before(builder: RoadBuilder) -> list[int]:
+    """For each lane outside junctions the only one that leads into it, unless that is in a junction."""
+    leading: list[list[int]] = [[] for _ in builder.lanes]
+    for i, lane in enumerate(builder.lanes):
+        for n in lane.next:
+            leading[n].append(i)
+    return [
+        own[0] if len(own) == 1 and not lane.junction and not builder.lanes[own[0]].junction else NONE
+        for own, lane in zip(leading, builder.lanes, strict=True)
+    ]
 
 
 # conflicts
@@ -385,6 +414,18 @@ def _route(builder: RoadBuilder, lanes: Records, centers: list[Points], line: _P
 
 
 @kernel
+def _enters_over(before: Any, here: Any, lane: Any) -> bool:
+    """True if a route enters a lane at its beginning between two points, and passes its stop line by the second."""
+    return before.lane != here.lane and here.lane_s <= SPACING_M and lane.stop <= here.lane_s
+
+
+@kernel
+def _leaves_over(before: Any, lane: Any) -> bool:
+    """True if a route leaves a lane at its end after a point."""
+    return lane.length - before.lane_s <= SPACING_M
+
+
+@kernel
 def _mark_ahead(out: Any, lanes: Any) -> None:
     """Store at each point the next stop line and the next junction, going backwards from the end."""
 
@@ -395,8 +436,11 @@ def _mark_ahead(out: Any, lanes: Any) -> None:
         if i > 0:
             before = out[i - 1]
             passes = before.lane == here.lane and before.lane_s < lane.stop <= here.lane_s
-            if lane.stop >= 0.0 and passes:
+            if lane.stop >= 0.0 and (passes or _enters_over(before, here, lane)):
                 stop, control, group = i * SPACING_M - (here.lane_s - lane.stop), lane.control, lane.group
+            leaves = lanes[before.lane]
+            if before.lane != here.lane and before.lane_s < leaves.stop and _leaves_over(before, leaves):
+                stop, control, group = (i - 1) * SPACING_M + leaves.stop - before.lane_s, leaves.control, leaves.group
             if here.inside == 1 and before.inside == 0:
                 junction = i * SPACING_M
         if stop >= i * SPACING_M:

@@ -15,7 +15,7 @@ from robotrl.sims.driving.core import DrivingCore
 from robotrl.sims.driving.geometry import BRAKE_MPS2, pedal, pursuit
 from robotrl.sims.driving.judge import will_touch
 from robotrl.sims.driving.plan import SPACING_S
-from robotrl.sims.driving.traffic.following import GAP_M, KEY, PULL_OUT_M, first_after, idm
+from robotrl.sims.driving.traffic.following import GAP_M, PULL_OUT_M, ahead_on, behind_on, idm
 from robotrl.sims.driving.traffic.right_of_way import barrier
 from robotrl.sims.driving.world import Maps, WorldState
 from robotrl.sims.expert_state import State, expert_state, restore_expert
@@ -34,21 +34,19 @@ COMFORT_MPS2 = 2.0
 @kernel
 def has_room(maps: Maps, world: WorldState, e: int, target: int) -> bool:
     """True if the ego can change to a neighbouring lane now."""
-    ego, agents, order = world.egos[e], world.agents[e], world.order[e]
+    ego, agents = world.egos[e], world.agents[e]
     lane, there = maps.lanes[ego.lane], maps.lanes[target]
     s = ego.lane_s * there.length / lane.length
-    k = first_after(world, e, target * KEY + s)
-    if k < len(order) and agents[order[k]].lane == target:
-        other = agents[order[k]]
-        if other.s - s - 0.5 * (agents[0].length + other.length) < 3.0 + 0.4 * ego.v:
+    k, far = ahead_on(maps, world, e, target, s)
+    if k >= 0:
+        other = agents[k]
+        if far - 0.5 * (agents[0].length + other.length) < 3.0 + 0.4 * ego.v:
             return False
-    k -= 1
-    if k >= 0 and order[k] == 0:
-        k -= 1
-    if k >= 0 and agents[order[k]].lane == target:
-        other = agents[order[k]]
+    k, far = behind_on(maps, world, e, target, s, 0)
+    if k >= 0:
+        other = agents[k]
         closing = max(other.v - ego.v, 0.0)
-        if s - other.s - 0.5 * (agents[0].length + other.length) < 3.0 + closing * closing / 4.0 + 0.8 * other.v:
+        if far - 0.5 * (agents[0].length + other.length) < 3.0 + closing * closing / 4.0 + 0.8 * other.v:
             return False
     return True
 
@@ -165,13 +163,16 @@ def line_ahead(
         maps: all maps.
         world: all envs.
         e: env.
-        lane_number: the ego's lane or a neighbour, -1 for the route; beyond the lane's end the route continues.
+        lane_number: the ego's lane or a neighbour, -1 for the route; from a junction on the route continues.
         ahead: distance, m.
     """
     ego = world.egos[e]
     if lane_number >= 0:
         lane = maps.lanes[lane_number]
         along = ego.lane_s * lane.length / maps.lanes[ego.lane].length + ahead
+        while along >= lane.length and lane.nexts > 0 and maps.lanes[lane.next[0]].junction < 0:
+            along -= lane.length
+            lane = maps.lanes[lane.next[0]]
         if along < lane.length:
             i = max(int(along / lane.spacing), 0)
             q = maps.points[lane.first + i]

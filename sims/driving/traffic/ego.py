@@ -11,8 +11,9 @@ from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import BRAKE_MPS2, bicycle, boxes_overlap, wrap
 from robotrl.sims.driving.roads.levels import LEVEL_M
-from robotrl.sims.driving.traffic.following import VIEW_M, leader
+from robotrl.sims.driving.traffic.following import leader, on_route, passes_line, way_on, way_start
 from robotrl.sims.driving.traffic.heights import ego_height, hides, passes_over, surface_at
+from robotrl.sims.driving.traffic.right_of_way import WAITING_M
 from robotrl.sims.driving.world import Maps, WorldState
 
 SUBSTEPS = 2
@@ -159,24 +160,24 @@ def locate(maps: Maps, world: WorldState, e: int) -> None:
     lane = maps.lanes[lane_number]
     along = min(max(near_by.lane_s + ahead, 0.0), lane.length)
     # across the line to a neighbour: the ego is on that lane
-    while aside > 0.5 * lane.width and lane.left >= 0:
-        beside = maps.lanes[lane.left]
+    while aside > 0.5 * lane.width and lane.beside_left >= 0:
+        beside = maps.lanes[lane.beside_left]
         aside -= 0.5 * (lane.width + beside.width)
         along *= beside.length / lane.length
-        lane_number, lane = lane.left, beside
-    while aside < -0.5 * lane.width and lane.right >= 0:
-        beside = maps.lanes[lane.right]
+        lane_number, lane = lane.beside_left, beside
+    while aside < -0.5 * lane.width and lane.beside_right >= 0:
+        beside = maps.lanes[lane.beside_right]
         aside += 0.5 * (lane.width + beside.width)
         along *= beside.length / lane.length
-        lane_number, lane = lane.right, beside
+        lane_number, lane = lane.beside_right, beside
     ego.lane, ego.lane_s, ego.lane_d = lane_number, along, aside
     ego.outside = 1 if ego.d > p.left or ego.d < -p.right else 0
     me.x, me.y, me.cos, me.sin = ego.x, ego.y, ego.cos, ego.sin
     me.v, me.a = ego.v, ego.a
-    if me.lane != lane_number:
+    if me.lane != lane_number and passes_line(maps, me.lane, lane_number):
         me.wait = 0.0
     me.lane, me.s, me.d = lane_number, along, aside
-    me.next = following(maps, route, at, lane)
+    me.next = following(maps, world, e, at, lane)
 
 
 @kernel
@@ -198,22 +199,28 @@ def put_ego(
 def wait_at_sign(maps: Maps, world: WorldState, e: int, dt: float) -> None:
     """Count how long the ego has stood at a stop or yield sign's line, as for the other cars."""
     me = world.agents[e, 0]
-    lane = maps.lanes[me.lane]
-    if lane.control >= 2 and me.v < 0.3 and -1.0 < lane.stop - me.s - 0.5 * me.length < 3.0:
-        me.wait += dt
+    if me.v >= 0.3:
+        return
+    base, number, walked = -me.s - 0.5 * me.length, me.lane, way_start(world, e, 0)
+    while number >= 0 and base < WAITING_M:
+        lane = maps.lanes[number]
+        if lane.control >= 2 and -1.0 < base + lane.stop < WAITING_M:
+            me.wait += dt
+            return
+        base += lane.length
+        if number == me.lane:
+            number = me.next
+        else:
+            number, walked = way_on(maps, world, e, 0, number, walked)
 
 
 @kernel
-def following(maps: Maps, route: Any, at: int, lane: Any) -> int:
+def following(maps: Maps, world: WorldState, e: int, at: int, lane: Any) -> int:
     """Successor of the ego's lane on its route, or the first successor if the route contains none."""
     if lane.nexts == 0:
         return -1
-    for i in range(at + 1, min(at + int(VIEW_M), route.count), 4):
-        candidate = maps.route_points[route.first + i].lane
-        for k in range(lane.nexts):
-            if lane.next[k] == candidate:
-                return candidate
-    return lane.next[0]
+    number, _ = on_route(maps, world, e, lane, at + 1)
+    return number
 
 
 @kernel

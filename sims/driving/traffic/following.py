@@ -136,10 +136,8 @@ def leader(maps: Maps, world: WorldState, e: int, slot: int, at: int) -> tuple[i
         if not beside(me, other):
             return order[k], other.s - me.s - 0.5 * (me.length + other.length)
     base = maps.lanes[me.lane].length - me.s
-    lane = me.next
-    for _ in range(3):
-        if lane < 0 or base > VIEW_M:
-            break
+    lane, walked = me.next, way_start(world, e, slot)
+    while lane >= 0 and base <= VIEW_M:
         k = first_after(world, e, lane * KEY - 0.5)
         while k < n:
             other = agents[order[k]]
@@ -149,19 +147,116 @@ def leader(maps: Maps, world: WorldState, e: int, slot: int, at: int) -> tuple[i
                 return order[k], base + other.s - 0.5 * (me.length + other.length)
             k += 1
         base += maps.lanes[lane].length
-        lane = maps.lanes[lane].next[0]
+        lane, walked = way_on(maps, world, e, slot, lane, walked)
     return -1, tables.FAR
 
 
 @kernel
-def wanted_speed(maps: Maps, me: Any) -> float:
-    """Desired speed, m/s: the driver's fraction of the limit, and that of the next lane when it is reached."""
+def way_start(world: WorldState, e: int, slot: int) -> int:
+    """State of a walk along a road user's way, at its next lane: draws made, of the ego the route point behind it."""
+    return world.egos[e].index if slot == 0 else world.agents[e, slot].turns
+
+
+@kernel
+def way_on(maps: Maps, world: WorldState, e: int, slot: int, number: int, walked: int) -> tuple[int, int]:
+    """Lane that a road user will take after a lane of its way beyond its own, and the state of the walk after it.
+
+    The ego follows its route. The others draw a successor when they enter a lane (`choose_next`), from numbers that are
+    known before. Road users that draw none, since they are told of by a server, are taken to follow the first one.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        slot: slot of the road user.
+        number: lane of its way, its next one or one after that.
+        walked: state of the walk at that lane, see `way_start`.
+    """
+    lane = maps.lanes[number]
+    if lane.nexts == 0:
+        return -1, walked
+    if slot == 0:
+        return on_route(maps, world, e, lane, walked)
+    me = world.agents[e, slot]
+    if lane.nexts == 1 or me.seed == 0:
+        return lane.next[0], walked + 1
+    return lane.next[drawn(me, walked + 1, lane.nexts)], walked + 1
+
+
+@kernel
+def on_route(maps: Maps, world: WorldState, e: int, lane: Any, index: int) -> tuple[int, int]:
+    """Successor of a lane on the ego's route from point `index` on, with its point; else its first successor."""
+    if lane.nexts > 1:
+        route = maps.routes[world.episodes[e].route]
+        for i in range(index, min(index + int(VIEW_M), route.count)):
+            candidate = maps.route_points[route.first + i].lane
+            for k in range(lane.nexts):
+                if lane.next[k] == candidate:
+                    return candidate, i
+    return lane.next[0], index
+
+
+@kernel
+def drawn(me: Any, turn: int, count: int) -> int:
+    """Which of `count` successors a car takes, at its draw number `turn`."""
+    return min(int(uniform(me.seed, turn) * count), count - 1)
+
+
+@kernel
+def ahead_on(maps: Maps, world: WorldState, e: int, number: int, s: float) -> tuple[int, float]:
+    """First road user after place `s` of a lane, or of those that follow it before a junction.
+
+    Returns:
+        Its slot, -1 without, and how far on it is, m.
+    """
+    agents, order = world.agents[e], world.order[e]
+    base, k = -s, first_after(world, e, number * KEY + s)
+    while True:
+        if k < len(order) and agents[order[k]].lane == number:
+            return order[k], base + agents[order[k]].s
+        lane = maps.lanes[number]
+        base += lane.length
+        if lane.nexts == 0 or base > VIEW_M or maps.lanes[lane.next[0]].junction >= 0:
+            return -1, tables.FAR
+        number = lane.next[0]
+        k = first_after(world, e, number * KEY - 0.5)
+
+
+@kernel
+def behind_on(maps: Maps, world: WorldState, e: int, number: int, s: float, slot: int) -> tuple[int, float]:
+    """Last road user but `slot` before place `s` of a lane, or of those that lead to it alone from no junction.
+
+    Returns:
+        Its slot, -1 without, and how far back it is, m.
+    """
+    agents, order = world.agents[e], world.order[e]
+    base, k = s, first_after(world, e, number * KEY + s) - 1
+    while True:
+        if k >= 0 and order[k] == slot:
+            k -= 1
+        if k >= 0 and agents[order[k]].lane == number:
+            return order[k], base - agents[order[k]].s
+        number = maps.lanes[number].before
+        if number < 0 or base > VIEW_M:
+            return -1, tables.FAR
+        base += maps.lanes[number].length
+        k = first_after(world, e, number * KEY + maps.lanes[number].length + 1.0) - 1
+
+
+@kernel
+def wanted_speed(maps: Maps, world: WorldState, e: int, slot: int) -> float:
+    """Desired speed, m/s: the driver's fraction of the limit, and of those ahead by the time they are reached."""
+    me = world.agents[e, slot]
     lane = maps.lanes[me.lane]
     wanted = lane.speed * me.desire
-    if me.next >= 0:
-        after = maps.lanes[me.next].speed * me.desire
+    ahead = max(lane.length - me.s, 0.0)
+    number, walked = me.next, way_start(world, e, slot)
+    while number >= 0 and wanted * wanted > 2.0 * ACCEL * ahead:
+        after = maps.lanes[number].speed * me.desire
         if after < wanted:
-            wanted = min(wanted, math.sqrt(after * after + 2.0 * ACCEL * max(lane.length - me.s, 0.0)))
+            wanted = min(wanted, math.sqrt(after * after + 2.0 * ACCEL * ahead))
+        ahead += maps.lanes[number].length
+        number, walked = way_on(maps, world, e, slot, number, walked)
     return max(wanted, 0.5)
 
 
@@ -173,7 +268,13 @@ def choose_next(maps: Maps, me: Any) -> None:
         me.next = -1
         return
     me.turns += 1
-    me.next = lane.next[min(int(uniform(me.seed, me.turns) * lane.nexts), lane.nexts - 1)]
+    me.next = lane.next[drawn(me, me.turns, lane.nexts)]
+
+
+@kernel
+def passes_line(maps: Maps, before: int, after: int) -> bool:
+    """True if who goes from one lane to another has a stop line behind, or enters a junction: its wait is over."""
+    return before < 0 or maps.lanes[before].control > 0 or maps.lanes[after].junction >= 0
 
 
 @kernel

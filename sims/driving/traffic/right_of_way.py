@@ -7,7 +7,7 @@ from typing import Any
 
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
-from robotrl.sims.driving.traffic.following import BRAKE
+from robotrl.sims.driving.traffic.following import BRAKE, way_on, way_start
 from robotrl.sims.driving.traffic.heights import hides
 from robotrl.sims.driving.world import Maps, WorldState
 
@@ -19,6 +19,11 @@ SETS_OFF = 1.2
 """Assumed acceleration, m/s^2, in the estimate of a yielding car's crossing time; a little below ACCEL."""
 PATIENCE_S = 30.0
 """Waiting time at the end of a ramp after which a car takes any gap that forces nobody to brake hard."""
+BEYOND_M = 12.0
+"""Distance behind its line from which a light or sign is taken into account if its lane is longer; the lane's end is
+otherwise."""
+WAITING_M = 3.0
+"""Distance from a sign's line within which a car that stands waits at it."""
 GREEN, YELLOW, RED = 0, 1, 2
 MEETS_M = 100.0
 """Distance up to which the ego meets a car: traffic that its speed is compared with."""
@@ -81,25 +86,35 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
                 c.rear, c.rear_v, c.rear_length = me.s, me.v, me.length
             if me.s > c.front:
                 c.front, c.front_v, c.front_length = me.s, me.v, me.length
-        if me.next >= 0:
-            ahead = lane.length - me.s
-            following = maps.lanes[me.next]
-            if following.junction >= 0 and ahead < NOTICE_M + COMING_S * me.v:
-                if lane.control == 1 and me.s < lane.stop and me.reckless == 0:
-                    state, _ = light(maps, world, e, lane.group)
-                    if state == RED:
-                        continue
-                if lane.control >= 2 and me.v < 0.3 and me.s < lane.stop and slot > 0:
-                    continue
+        ahead, number, walked = lane.length - me.s, me.next, way_start(world, e, slot)
+        if number < 0 or ahead >= NOTICE_M + COMING_S * me.v or held_at(maps, world, e, slot, me.lane, -me.s):
+            continue
+        while number >= 0 and ahead < NOTICE_M + COMING_S * me.v:
+            following = maps.lanes[number]
+            if following.junction >= 0:
                 c = claims[following.junction]
                 if ahead < c.distance:
                     c.distance, c.v, c.slot = ahead, me.v, slot
+            elif held_at(maps, world, e, slot, number, ahead):
+                break
+            ahead += following.length
+            number, walked = way_on(maps, world, e, slot, number, walked)
     episode.map_v = total / count if count else -1.0
     episode.traffic_v = around / near if near else -1.0
 
 
 @kernel
-def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: float, s: float) -> float:
+def held_at(maps: Maps, world: WorldState, e: int, slot: int, number: int, ahead: float) -> bool:
+    """True if a road user `ahead` m before a lane is held at its line: by a red light, or standing at a sign."""
+    me, lane = world.agents[e, slot], maps.lanes[number]
+    if lane.control == 1 and -ahead < lane.stop and me.reckless == 0:
+        state, _ = light(maps, world, e, lane.group)
+        return state == RED
+    return lane.control >= 2 and me.v < 0.3 and -ahead < lane.stop and slot > 0
+
+
+@kernel
+def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: float, s: float, reach: float) -> float:
     """Distance, m, to the point where a car must wait for others at a junction; FAR if its path is free.
 
     Args:
@@ -110,6 +125,7 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
         lane: its lane in the junction.
         before: distance to the lane's start, m; 0 on it.
         s: position along the lane, m; 0 before it.
+        reach: distance, m, within which conflicts on the car's own lane end that it takes into account.
     """
     me = world.agents[e, slot]
     claims = world.claims[e]
@@ -119,6 +135,8 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
         conflict = maps.conflicts[k]
         half = 0.5 * me.length
         if s > conflict.begin - half or conflict.begin + before - s > found + 1.5 + half:
+            continue
+        if before == 0.0 and conflict.end - s >= reach:
             continue
         other = maps.lanes[conflict.other]
         c = claims[other.junction]
@@ -151,26 +169,37 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
 def merging(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, float]:
     """Gap to and speed of a car on a merging lane that is closer to the merge point; FAR without."""
     me = world.agents[e, slot]
-    row = maps.lanes[me.lane]
-    left = row.length - me.s
     gap, v = tables.FAR, 0.0
-    for k in range(row.conflict, row.conflict + row.conflicts):
-        conflict = maps.conflicts[k]
-        if conflict.merges == 0:
-            continue
-        other = maps.lanes[conflict.other]
-        c = world.claims[e, other.junction]
-        if c.rear >= 0.0:
-            ahead = left - (other.length - c.rear)
-            if ahead > 0.0 and c.rear > conflict.other_begin - 4.0 and ahead - 0.5 * (me.length + c.rear_length) < gap:
-                gap, v = ahead - 0.5 * (me.length + c.rear_length), c.rear_v
-            ahead = left - (other.length - c.front)
-            if (
-                ahead > 0.0
-                and c.front > conflict.other_begin - 4.0
-                and ahead - 0.5 * (me.length + c.front_length) < gap
-            ):
-                gap, v = ahead - 0.5 * (me.length + c.front_length), c.front_v
+    base, number, walked = -me.s, me.lane, way_start(world, e, slot)
+    while number >= 0 and base < NOTICE_M and maps.lanes[number].junction >= 0:
+        row = maps.lanes[number]
+        left = base + row.length
+        for k in range(row.conflict, row.conflict + row.conflicts):
+            conflict = maps.conflicts[k]
+            if conflict.merges == 0:
+                continue
+            other = maps.lanes[conflict.other]
+            c = world.claims[e, other.junction]
+            if c.rear >= 0.0:
+                ahead = left - (other.length - c.rear)
+                if (
+                    ahead > 0.0
+                    and c.rear > conflict.other_begin - 4.0
+                    and ahead - 0.5 * (me.length + c.rear_length) < gap
+                ):
+                    gap, v = ahead - 0.5 * (me.length + c.rear_length), c.rear_v
+                ahead = left - (other.length - c.front)
+                if (
+                    ahead > 0.0
+                    and c.front > conflict.other_begin - 4.0
+                    and ahead - 0.5 * (me.length + c.front_length) < gap
+                ):
+                    gap, v = ahead - 0.5 * (me.length + c.front_length), c.front_v
+        base = left
+        if number == me.lane:
+            number = me.next
+        else:
+            number, walked = way_on(maps, world, e, slot, number, walked)
     return gap, v
 
 
@@ -178,69 +207,76 @@ def merging(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, fl
 def parting(maps: Maps, world: WorldState, e: int, slot: int) -> tuple[float, float]:
     """Gap to and speed of a car on a diverging lane whose tail is still on the shared part; FAR without."""
     me = world.agents[e, slot]
-    lane = maps.lanes[me.lane]
-    own, base = me.lane, -me.s
-    if lane.junction < 0:
-        own, base = me.next, lane.length - me.s
     gap, v = tables.FAR, 0.0
-    if own < 0 or base > NOTICE_M + 2.0 * me.v or maps.lanes[own].origin < 0 or -base > maps.lanes[own].part:
-        return gap, v
-    origin = maps.lanes[maps.lanes[own].origin]
-    for k in range(origin.nexts):
-        number = origin.next[k]
-        other = maps.lanes[number]
-        if number == own or other.junction < 0:
-            continue
-        c = world.claims[e, other.junction]
-        if c.rear >= 0.0 and c.rear - 0.5 * c.rear_length < other.part and base + c.rear > 0.0:
-            found = base + c.rear - 0.5 * (me.length + c.rear_length)
-            if found < gap:
-                gap, v = found, c.rear_v
+    base, own, walked = -me.s, me.lane, way_start(world, e, slot)
+    while own >= 0 and base <= NOTICE_M + 2.0 * me.v:
+        row = maps.lanes[own]
+        if row.junction >= 0 and row.origin >= 0 and -base <= row.part:
+            origin = maps.lanes[row.origin]
+            for k in range(origin.nexts):
+                number = origin.next[k]
+                other = maps.lanes[number]
+                if number == own or other.junction < 0:
+                    continue
+                c = world.claims[e, other.junction]
+                if c.rear >= 0.0 and c.rear - 0.5 * c.rear_length < other.part and base + c.rear > 0.0:
+                    found = base + c.rear - 0.5 * (me.length + c.rear_length)
+                    if found < gap:
+                        gap, v = found, c.rear_v
+        base += row.length
+        if own == me.lane:
+            own = me.next
+        else:
+            own, walked = way_on(maps, world, e, slot, own, walked)
     return gap, v
 
 
 @kernel
 def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> float:
-    """Distance, m, from the front bumper to the next point to stop at: for a light, sign, pedestrian or traffic."""
+    """Distance, m, from the front bumper to the next point to stop at: for a light, sign, pedestrian or traffic.
+
+    The car looks along its way as far as it needs to stop, over as many lanes as that takes.
+    """
     me = world.agents[e, slot]
-    lane = maps.lanes[me.lane]
-    half = 0.5 * me.length
-    ahead = lane.length - me.s
-    found = tables.FAR
-    for k in range(lane.crossing, lane.crossing + lane.crossings):
-        crossing = maps.crossings[k]
-        if world.walking[e, crossing.walk] == 1 and crossing.begin - me.s > half - 1.0:
-            found = min(found, crossing.begin - me.s - half - 1.0)
     if me.reckless == 1:
         return tables.FAR
-    near = ahead < NOTICE_M + me.v * me.v / (2.0 * BRAKE)
-    held = False
-    if near and lane.control > 0 and me.s + half <= lane.stop + 1.0:
-        line = lane.stop - me.s - half
-        if lane.control == 1:
-            state, _ = light(maps, world, e, lane.group)
-            if state == RED or (state == YELLOW and line > me.v * me.v / (2.0 * 3.5)):
-                found, held = min(found, line), True
-        elif lane.control >= 2:
-            if line < 3.0 and me.v < 0.3:
-                me.wait += dt
-            if lane.control == 2 and me.wait < 1.0:
-                found, held = min(found, line), True
-    if near and not held:
+    half = 0.5 * me.length
+    reach = NOTICE_M + me.v * me.v / (2.0 * BRAKE)
+    found, sign, entered = tables.FAR, tables.FAR, False
+    base, number, walked = -me.s, me.lane, way_start(world, e, slot)
+    while number >= 0 and base < reach:
+        lane = maps.lanes[number]
+        # beyond a junction people are noticed later
+        seen = tables.FAR if number == me.lane else NOTICE_M if entered else reach
+        for k in range(lane.crossing, lane.crossing + lane.crossings):
+            crossing = maps.crossings[k]
+            way = base + crossing.begin
+            if world.walking[e, crossing.walk] == 1 and half - 1.0 < way < seen:
+                found = min(found, way - half - 1.0)
+        line = base + lane.stop - half
+        if lane.control > 0 and line >= -1.0 and min(base + lane.length, line + BEYOND_M) < reach:
+            if lane.control == 1:
+                state, _ = light(maps, world, e, lane.group)
+                if state == RED or (state == YELLOW and line > me.v * me.v / (2.0 * 3.5)):
+                    return min(found, line)
+            else:
+                if line < WAITING_M and me.v < 0.3:
+                    me.wait += dt
+                if lane.control == 2 and me.wait < 1.0:
+                    return min(found, line)
+                sign = min(sign, line)
         if lane.junction >= 0:
-            found = min(found, room(maps, world, e, slot, me.lane, 0.0, me.s))
-        if me.next >= 0 and maps.lanes[me.next].junction >= 0:
-            into = room(maps, world, e, slot, me.next, ahead, 0.0)
-            # with a sign wait at its line; at a green light advance to the others' path
-            if into < tables.FAR and lane.control >= 2 and me.s + half <= lane.stop + 1.0:
-                into = min(into, lane.stop - me.s - half)
+            into = room(maps, world, e, slot, number, max(base, 0.0), max(-base, 0.0), reach)
+            # with a sign wait at its line; at a green light, or inside, advance to the others' path
+            if into < tables.FAR and not entered:
+                into = min(into, sign)
             found = min(found, into)
-            following = maps.lanes[maps.lanes[me.next].next[0]] if maps.lanes[me.next].nexts > 0 else lane
-            for k in range(following.crossing, following.crossing + following.crossings):
-                crossing = maps.crossings[k]
-                way = ahead + maps.lanes[me.next].length + crossing.begin
-                if world.walking[e, crossing.walk] == 1 and way < NOTICE_M:
-                    found = min(found, way - half - 1.0)
+            entered = True
+        base += lane.length
+        if number == me.lane:
+            number = me.next
+        else:
+            number, walked = way_on(maps, world, e, slot, number, walked)
     return found
 
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tests.kits.xodr_kit as kit
+from benchmarks.maps.cuts import cut
 from robotrl.errors import DataError
 from robotrl.sims.driving.opendrive import reader
 from robotrl.sims.driving.roads.lanes import NONE, Control, JunctionTurn, RoadBuilder
-from tests.kits.xodr_cuts import cut
 
 MARKS = kit.tag("roadMark", sOffset=0, type="broken") + kit.tag("roadMark", sOffset=60, type="solid")
 LIMITS = kit.tag("speed", sOffset=0, max=12) + kit.tag("speed", sOffset=35, max=8)

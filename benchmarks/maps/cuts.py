@@ -1,4 +1,6 @@
-"""Cuts the roads of an OpenDRIVE file into more lane sections, which changes nothing about the roads."""
+"""Changes of OpenDRIVE files that change nothing for who drives: further lane sections, and a mirror image."""
+
+from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
@@ -72,3 +74,37 @@ def _shift(lane: ET.Element, name: str, offset: float) -> None:
             record.set("sOffset", "0.0")
         else:
             record.set("sOffset", repr(at))
+
+
+def mirrored(text: str) -> str:
+    """The file seen in a mirror: what keeps to the right there keeps to the left here."""
+    root = ET.fromstring(text)
+    for element in root.iter():
+        turned = {
+            "road": ("",),
+            "geometry": ("y", "hdg"),
+            "arc": ("curvature",),
+            "spiral": ("curvStart", "curvEnd"),
+            "paramPoly3": ("aV", "bV", "cV", "dV"),
+            "laneOffset": tuple("abcd"),
+            "border": tuple("abcd"),
+            "signal": ("t",),
+            "object": ("t", "hdg"),
+            "laneLink": ("from", "to"),
+            "validity": ("fromLane", "toLane"),
+        }
+        for key in turned.get(element.tag, ()):
+            if element.get(key) is not None:
+                element.set(key, _negative(element.get(key, "0")))
+        if element.tag == "road":
+            element.set("rule", "LHT")
+        if element.tag == "lane":
+            for numbered in (element, *element.findall("link/predecessor"), *element.findall("link/successor")):
+                numbered.set("id", _negative(numbered.get("id", "0")))
+        if element.tag in ("left", "right"):
+            element.tag = "right" if element.tag == "left" else "left"
+    return '<?xml version="1.0"?>' + ET.tostring(root, encoding="unicode")
+
+
+def _negative(number: str) -> str:
+    return number[1:] if number.startswith("-") else number if float(number) == 0 else f"-{number}"

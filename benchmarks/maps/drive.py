@@ -1,0 +1,163 @@
+"""Drives on a map of each kind, and on the same map cut at random: what the rule-based driver and the traffic do.
+
+python -m benchmarks.maps.drive
+python -m benchmarks.maps.drive --kinds lights roundabout --episodes 48 --cuts 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import random
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import robotrl
+from benchmarks.maps.cuts import cut
+from benchmarks.maps.kinds import KINDS
+from robotrl.sims import starts
+from robotrl.sims.bev.core import BevCore
+from robotrl.sims.driving import tables
+from robotrl.sims.driving.geometry import boxes_overlap
+from robotrl.sims.driving.traffic.right_of_way import RED, light
+
+ENVS, AGENTS = 8, 24
+LOOK_EVERY = 5
+"""Steps between two looks for road users that overlap."""
+NEAR_M2 = 80.0
+
+
+class Driven(NamedTuple):
+    """Figures of the episodes on a map."""
+
+    episodes: int
+    ends: dict[str, int]
+    completion: float
+    score: float
+    reds: int
+    """Lines passed on red by others than the ego."""
+    passed: int
+    """Lines with a light that they passed."""
+    overlaps: int
+    """Episodes in which two others overlapped."""
+
+    def text(self) -> str:
+        """One line."""
+        ends = ", ".join(f"{count} {name}" for name, count in sorted(self.ends.items(), key=lambda row: -row[1]))
+        return (
+            f"{self.episodes} episodes: {ends}; completion {self.completion:.3f}, score {self.score:.1f}; others: "
+            f"{self.reds} of {self.passed} lights passed on red, overlaps in {self.overlaps} episodes"
+        )
+
+
+def drive(text: str, episodes: int, routes: int = 4, length_m: float = 150.0) -> Driven:
+    """Let the rule-based driver drive on a file's map, from the first starts of the split val.
+
+    Args:
+        text: the file's text.
+        episodes: number of starts.
+        routes: routes that are drawn.
+        length_m: length of a route, m.
+    """
+    first = starts.SPLITS["val"].start
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder, "map.xodr")
+        path.write_text(text)
+        sim: Any = robotrl.make_sim(
+            "bev/drive", num_envs=ENVS, seed=0, map=str(path), agents=AGENTS, routes=routes, route_length_m=length_m,
+            threads=1,
+        )  # fmt: skip
+    sim.reset(options={"state_ids": np.arange(first, first + ENVS)})
+    driver, core = sim.make_expert(mode="brisk"), sim.core
+    core.queue_states(list(range(first + ENVS, first + episodes)))
+    ends: collections.Counter[str] = collections.Counter()
+    rows: list[tuple[float, float]] = []
+    overlapping, reds, passed, step = set[int](), 0, 0, 0
+    started = torch.ones(ENVS, dtype=torch.bool)
+    counted = set(range(first, first + episodes))
+    while len(rows) < episodes:
+        before, times, ids = core.world.agents.copy(), core.world.episodes.copy(), core.state_ids.copy()
+        sim.step(driver.act(started))
+        started = torch.zeros(ENVS, dtype=torch.bool)
+        for e in core.drives:
+            started[e] = True
+            if int(ids[e]) in counted:
+                counted.discard(int(ids[e]))
+                ends.update(name for name, bit in tables.EVENTS.items() if core.events[e] & bit)
+                rows.append((float(core.completion[e]), float(core.score[e])))
+        step += 1
+        for e in set(range(ENVS)) - set(core.drives):
+            if int(ids[e]) in counted:
+                more, red = _lights(core, e, before[e], times)
+                passed, reds = passed + more, reds + red
+                if step % LOOK_EVERY == 0 and overlap(core.world.agents[e]):
+                    overlapping.add(int(ids[e]))
+    completion, score = np.mean(rows, axis=0)
+    return Driven(episodes, dict(ends), float(completion), float(score), reds, passed, len(overlapping))
+
+
+def _lights(core: BevCore, e: int, before: Any, times: Any) -> tuple[int, int]:
+    """Lines with a light that others passed in the last step, and how many of them on red."""
+    maps, now = core.bank.arrays, core.world.agents[e]
+    passed = reds = 0
+    for slot in range(1, len(before)):
+        a, b = before[slot], now[slot]
+        if a["kind"] != tables.CAR or a["lane"] < 0 or b["lane"] < 0:
+            continue
+        lane = maps.lanes[a["lane"]]
+        half = 0.5 * a["length"]
+        over = b["s"] + half if b["lane"] == a["lane"] else lane["length"] + b["s"] + half
+        if b["lane"] not in (a["lane"], a["next"]):
+            continue
+        if lane["control"] == 1 and a["s"] + half < lane["stop"] <= over:
+            state, _ = light(maps, core.world._replace(episodes=times), e, lane["group"])
+            passed, reds = passed + 1, reds + (state == RED)
+    return passed, reds
+
+
+def overlap(agents: Any) -> bool:
+    """True if two road users besides the ego and pedestrians overlap."""
+    cars = np.flatnonzero((agents["kind"] > 0) & (agents["kind"] != tables.PEDESTRIAN) & (np.abs(agents["x"]) < 1e5))
+    cars = cars[cars > 0]
+    x, y = agents["x"][cars], agents["y"][cars]
+    for i, j in np.argwhere(np.triu((x[:, None] - x) ** 2 + (y[:, None] - y) ** 2 < NEAR_M2, 1)):
+        p, q = agents[cars[i]], agents[cars[j]]
+        if boxes_overlap(
+            q["x"] - p["x"], q["y"] - p["y"], p["cos"], p["sin"], p["length"] / 2, p["width"] / 2, q["cos"], q["sin"],
+            q["length"] / 2, q["width"] / 2,
+        ):  # fmt: skip
+            return True
+    return False
+
+
+def recut(text: str, seed: int) -> str:
+    """The file with its roads cut at random places."""
+    draw = random.Random(seed)
+    return cut(text, lambda length: [draw.uniform(0.0, length) for _ in range(draw.randint(0, 8))])
+
+
+def main() -> None:
+    """Drive and print a line for each map."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--episodes", type=int, default=24)
+    parser.add_argument("--cuts", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in args.kinds:
+        text = KINDS[name]()
+        whole = drive(text, args.episodes)
+        print(f"{name}: {whole.text()}", flush=True)
+        for seed in range(args.cuts):
+            again = drive(recut(text, seed), args.episodes)
+            print(f"  cut {seed}: {'the same' if again == whole else again.text()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
