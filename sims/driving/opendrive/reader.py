@@ -3,10 +3,10 @@
 Written from the public standard. Conversion rules:
 
 - Driving lanes have the types driving, bidirectional (driven in the direction of its side only), entry, exit, onRamp,
-  offRamp, connectingRamp, slipLane and the older mwyEntry and mwyExit. All other lanes, and what is under 2 m wide, only
-  take up space. A lane's width is its mean; the drawn surface follows a width that varies.
-- How a file divides a road into sections changes nothing: sections are cut where a limit, the permission to change lanes
-  or room for a car changes (`cuts`), and driving lanes are joined where nothing does (`joining`).
+  offRamp, connectingRamp, slipLane and the older mwyEntry and mwyExit. All other lanes, and what is under 2 m wide,
+  only take up space. A lane's width is its mean; the drawn surface follows a width that varies.
+- How a file divides a road into sections changes nothing: sections are cut where a limit, the permission to change
+  lanes or room for a car changes (`cuts`), and driving lanes are joined where nothing does (`joining`).
 - A lane follows another if either of them, their roads, or a junction links them. Lanes on roads of a junction are
   junction lanes; they count as turns if their road turns by more than 30 degrees more than the roads that it joins.
 - Lane changes are allowed by the road mark: by its laneChange, or else by its type (broken or none: allowed). Without a
@@ -18,8 +18,8 @@ Written from the public standard. Conversion rules:
 - Heights tell roads on different levels apart (see `roads.levels`); speeds and ways are those of a flat map.
 - Superelevation, surfaces, railways and all other objects are ignored.
 
-Missing or unusable required elements raise an error that names the road and the field. What files from older tools often
-have wrong (links to nothing, borders without a sign) is left out or mended, and one warning counts it.
+Missing or unusable required elements raise an error that names the road and the field. What files from older tools
+often have wrong (links to nothing, borders without a sign) is left out or mended, and one warning counts it.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tests.kits.xodr_kit as kit
+from benchmarks.maps.kinds import KINDS
 from robotrl.errors import ConfigError
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.opendrive import reader
@@ -101,6 +102,10 @@ DOCUMENTS = {
     "curves": kit.cornu_and_more,
     "crossroads": kit.crossroads,
     "t-junction": lambda: kit.crossroads(arms=3),
+    **{
+        name: KINDS[name]
+        for name in ("opening-lane", "ending-lane", "wide-lights", "roundabout", "limits", "wide-straight")
+    },
     **{name: functools.partial(lambda text: carla.Osm2Odr.convert(text), text) for name, text in STREETS.items()},
 }
 
@@ -132,7 +137,7 @@ class Both(NamedTuple):
 def both(name: str) -> Both:
     text = DOCUMENTS[name]()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*road links skipped to junctions that do not exist")
+        warnings.filterwarnings("ignore", message=".* skipped to (junctions|lanes) that do not exist")
         builder = reader.parse(text, name)
     theirs, index = carla.Map(name, text), lane_index(builder)
     places: dict[Key, list[Place]] = {}
