@@ -141,7 +141,7 @@ def opening_lane() -> str:
     opens = cubic("width", 0.0, 0.0, 0.0, 3 * WIDTH_M / 900, -2 * WIDTH_M / 27000)
     sections = [
         section(0, _lanes(1, 1)),
-        section(150, [*_lanes(1, 1), lane(-2, opens)]),
+        section(150, [*_lanes(1, 1), lane(-2, opens, before=False)]),
         section(180, _lanes(2, 1)),
     ]
     town = Town()
@@ -152,7 +152,11 @@ def opening_lane() -> str:
 def ending_lane() -> str:
     """A second lane that narrows away."""
     ends = cubic("width", 0.0, WIDTH_M, 0.0, -3 * WIDTH_M / 1600, 2 * WIDTH_M / 64000)
-    sections = [section(0, _lanes(2, 1)), section(180, [*_lanes(1, 1), lane(-2, ends)]), section(220, _lanes(1, 1))]
+    sections = [
+        section(0, _lanes(2, 1)),
+        section(180, [*_lanes(1, 1), lane(-2, ends, after=False)]),
+        section(220, _lanes(1, 1)),
+    ]
     town = Town()
     town.add(Road(1, 0.0, 0.0, 0.0, 400.0, sections))
     return town.text()

@@ -24,9 +24,16 @@ def cubic(name: str, at: float, a: float, b: float = 0.0, c: float = 0.0, d: flo
     return tag(name, **{"s" if name in ("laneOffset", "elevation") else "sOffset": at}, a=a, b=b, c=c, d=d)
 
 
-def lane(own: int, width: float | str = WIDTH_M, kind: str = "driving", links: bool = True, inside: str = "") -> str:
-    """Text of a lane that goes on in lanes of its own id; `width` in m, or the text of its records."""
-    link = tag("predecessor", id=own) + tag("successor", id=own) if links else ""
+def lane(
+    own: int,
+    width: float | str = WIDTH_M,
+    kind: str = "driving",
+    before: bool = True,
+    after: bool = True,
+    inside: str = "",
+) -> str:
+    """Text of a lane with lanes of its own id `before` and `after` it; `width` in m, or the text of its records."""
+    link = (tag("predecessor", id=own) if before else "") + (tag("successor", id=own) if after else "")
     widths = width if isinstance(width, str) else cubic("width", 0.0, width)
     return tag("lane", tag("link", link), widths, inside, id=own, type=kind, level="false")
 

@@ -14,10 +14,10 @@ from robotrl.errors import DataError
 from robotrl.sims.driving.opendrive.geometry import Floats
 from robotrl.sims.driving.opendrive.lanes import (
     SHORTEST_M,
+    LanePair,
     LanePiece,
     Network,
     Node,
-    Pair,
     Strip,
     heights_at,
     node_text,
@@ -51,8 +51,8 @@ Row = tuple[Node, ...]
 class Beside(NamedTuple):
     """Lanes of one direction at both sides of a lane, and whether cars may change to them."""
 
-    left: Pair | None
-    right: Pair | None
+    left: LanePair | None
+    right: LanePair | None
 
 
 def add_lanes(net: Network, edges: Edges) -> None:

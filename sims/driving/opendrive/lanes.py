@@ -60,7 +60,7 @@ class LanePiece(NamedTuple):
     """(n,) m."""
 
 
-class Pair(NamedTuple):
+class LanePair(NamedTuple):
     """Two lanes of one direction side by side, and the lane changes that the line between them allows."""
 
     left: Node
@@ -100,7 +100,7 @@ class Network:
     notes: Notes = field(default_factory=Notes)
     pieces: dict[Node, LanePiece] = field(default_factory=dict)
     """Driving lanes of each section, in the order of the file."""
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[LanePair] = field(default_factory=list)
     bends: dict[str, float] = field(default_factory=dict)
     """Change of heading along each road, rad, left positive in the map's frame."""
     grids: dict[str, Floats] = field(default_factory=dict)
@@ -271,6 +271,6 @@ def _add_pairs(net: Network, road: XodrRoad, k: int, section: Section) -> None:
             if road.junction is not None:
                 outwards = inwards = False
             if inner.against:
-                net.pairs.append(Pair(nodes[1], nodes[0], inwards, outwards))
+                net.pairs.append(LanePair(nodes[1], nodes[0], inwards, outwards))
             else:
-                net.pairs.append(Pair(nodes[0], nodes[1], outwards, inwards))
+                net.pairs.append(LanePair(nodes[0], nodes[1], outwards, inwards))
