@@ -64,9 +64,10 @@ def _changes(road: XodrRoad, section: Section) -> Iterator[float]:
             yield at
 
 
-def _stated(road: XodrRoad, section: Section, s: float) -> list[object]:
+def _stated(road: XodrRoad, section: Section, s: float) -> tuple[list[float | None], list[tuple[bool, bool]]]:
+    """Limits of the driving lanes at a place, and the lane changes that are allowed between them."""
     limits = [limit_at(road, section, lane, s) for lane in section.lanes if lane.kind in DRIVING]
-    return limits + [
+    return limits, [
         may_change(inner, s - section.origin)
         for inner, outer in pairwise(section.lanes)
         if inner.kind in DRIVING and outer.kind in DRIVING

@@ -204,7 +204,10 @@ def _add_lane(net: Network, chain: Chain) -> None:
     first = pieces[0]
     road, forward = first.road, first.forward
     in_order = pieces if forward else pieces[::-1]
-    s, points, tangents, widths = (np.concatenate([piece[k] for piece in in_order]) for k in range(4, 8))
+    s = np.concatenate([piece.s for piece in in_order])
+    points = np.concatenate([piece.points for piece in in_order])
+    tangents = np.concatenate([piece.tangents for piece in in_order])
+    widths = np.concatenate([piece.widths for piece in in_order])
     joints = np.cumsum([len(piece.s) for piece in in_order])[:-1]
     kept = _needed(s, points, widths, joints, net.grids[road.id])
     s, points, tangents, widths = s[kept], points[kept], tangents[kept], widths[kept]
