@@ -12,7 +12,6 @@ from robotrl.sims.driving.traffic.following import VIEW_M, way_on, way_start
 from robotrl.sims.driving.traffic.heights import are_apart
 from robotrl.sims.driving.world import Maps, WorldState
 
-
 LINE_M = 150.0
 """Distance within which a stop line ahead limits the speed that a car starts with."""
 
