@@ -1,7 +1,7 @@
 """Registries: lazy tables from names to "module:attribute", which import nothing until a name is used.
 
 Other packages add rows through the entry-point groups `robotrl.sims`, `robotrl.robots`, `robotrl.rewards`,
-`robotrl.presets` and `robotrl.encoders` (name = "module:attribute"), without changing this file.
+`robotrl.presets`, `robotrl.encoders` and `robotrl.traffic` (name = "module:attribute"), without changing this file.
 """
 
 from __future__ import annotations
@@ -286,6 +286,18 @@ ENCODERS = Table(
     },
 )
 """Factories `make(policy, observation_spec) -> nn.Module`; see `robotrl/learners/episode_encoders.py`."""
+
+TRAFFIC = Table(
+    "traffic population",
+    {
+        "aggressive": "robotrl.sims.driving.traffic.populations:aggressive",
+        "erratic": "robotrl.sims.driving.traffic.populations:erratic",
+        "moderate": "robotrl.sims.driving.traffic.populations:moderate",
+        "timid": "robotrl.sims.driving.traffic.populations:timid",
+    },
+    "robotrl.traffic",
+)
+"""Populations of traffic in `bev/drive`: functions that return a `Population`; selected by `--sim.traffic NAME`."""
 
 PRESETS = Table(
     "preset",

@@ -18,6 +18,7 @@ from robotrl.sims.driving.observations import DrivingObservations
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.map_pool import MapPool
 from robotrl.sims.driving.roads.routes import split_rows
+from robotrl.sims.driving.traffic.populations import Population, population_records
 from robotrl.spec import Spec, Split
 
 Ids = NDArray[np.int64]
@@ -60,6 +61,7 @@ class BevCore(ExactCore):
     Args:
         layouts: map and routes of each start.
         scenarios: scenarios in use; a start's scenario is its id modulo their number.
+        populations: populations of traffic in use, one or more, of which a start draws one.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class BevCore(ExactCore):
         num_envs: int,
         agents: int,
         scenarios: Sequence[Scenario],
+        populations: Sequence[Population],
         limit_steps: int,
         rules: Rules,
         action_spec: Spec,
@@ -79,6 +82,10 @@ class BevCore(ExactCore):
         names = [scenario.name for scenario in scenarios]
         own = (limit_steps, rules, action_spec, seed, machine, observed)
         super().__init__("bev/drive", bank, num_envs, agents, names, *own)
+        styles = population_records(populations)
+        there = machine.zeros(len(styles), styles.dtype)
+        there[:] = styles
+        self.world = self.world._replace(populations=there)
         self._layouts = layouts
         self._scenarios = tuple(scenarios)
         self._events = np.array([scenario.event for scenario in scenarios], np.int64)
@@ -86,7 +93,7 @@ class BevCore(ExactCore):
     def _begin(self, env_ids: Ids, ids: Ids) -> None:
         numbers, maps = self._chosen(ids)
         routes = self._layouts.routes(ids, self.bank.arrays.maps["routes"][maps].astype(np.int64))
-        chosen = (env_ids, maps, *routes, numbers, self._events[numbers], ids, self.limit_steps)
+        chosen = (env_ids, maps, *routes, numbers, self._events[numbers], self._populations(ids), ids, self.limit_steps)
         self.machine.run(begin, len(env_ids), self.bank.arrays, self.world, *chosen)
 
     def _advance(self, actions: NDArray[np.float32]) -> None:
@@ -114,10 +121,16 @@ class BevCore(ExactCore):
         self._make_room()
         return numbers, maps
 
+    def _populations(self, ids: Ids) -> Ids:
+        """Row of the population of each start among the world's; the first row is for the ego's driver."""
+        share = counter_rng.uniform(0xC0DE, ids, 1)[:, 0]
+        return 1 + (share * (len(self.world.populations) - 1)).astype(np.int64)
+
     # exact state
 
     def _restore_maps(self) -> None:
         self.world.episodes["map"] = self._chosen(self.state_ids)[1]
+        self.world.episodes["population"] = self._populations(self.state_ids)
 
     def _settle(self) -> None:
         self.machine.run(settle_range, self.num_envs, self.bank.arrays, self.world)

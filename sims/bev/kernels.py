@@ -94,6 +94,7 @@ def begin(
     routes: Any,
     scenario_numbers: Any,
     event_numbers: Any,
+    populations: Any,
     state_ids: Any,
     limit: int,
     low: int,
@@ -103,5 +104,5 @@ def begin(
     for i in range(low, high):
         e = env_ids[i]
         way = map_numbers[i], first_routes[i], routes[i]
-        start(maps, world, e, *way, scenario_numbers[i], event_numbers[i], state_ids[i], limit)
+        start(maps, world, e, *way, scenario_numbers[i], event_numbers[i], populations[i], state_ids[i], limit)
         settle(maps, world, e)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import ConfigError, check_count, unknown
+from robotrl.registry import TRAFFIC
 from robotrl.sims.bev import procedural
 from robotrl.sims.bev.core import BevCore, Layouts, OneMap
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEvent
@@ -22,6 +23,7 @@ from robotrl.sims.driving.opendrive import reader
 from robotrl.sims.driving.roads import maps, routes
 from robotrl.sims.driving.roads.map_pool import MapPool
 from robotrl.sims.driving.sim import DT_S, DrivingSim, TrafficCfg
+from robotrl.sims.driving.traffic.populations import Population, check_population
 from robotrl.spec import Input
 from robotrl.utils.devices import device_of
 
@@ -83,12 +85,25 @@ def chosen(scenarios: Sequence[str] | None) -> tuple[Scenario, ...]:
     return tuple(SCENARIOS[names.index(name)] for name in scenarios)
 
 
+def driving(names: Sequence[str]) -> tuple[Population, ...]:
+    """Populations of traffic by name.
+
+    Raises:
+        ConfigError: no name, one named twice, an unknown one, or one that does not load or has a value out of range.
+    """
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(f"traffic is {tuple(names)!r}: expected each population once, and one or more")
+    return tuple(check_population(name, TRAFFIC.load(name)()) for name in names)
+
+
 @dataclass(frozen=True)
 class DriveCfg(TrafficCfg):
     """`bev/drive`: driving in traffic, seen from above: routes, lights, pedestrians, scenarios, OpenDRIVE maps."""
 
     scenarios: tuple[str, ...] | None = None
     """Names of the scenarios to drive; None takes all."""
+    traffic: tuple[str, ...] = ("moderate",)
+    """Populations of traffic, names from `robotrl list traffic`; of several, each start draws one."""
     map: str | None = None
     """OpenDRIVE file to drive on instead of the procedural roads."""
     threads: int = 0
@@ -110,6 +125,7 @@ class DriveCfg(TrafficCfg):
         check_count("threads", self.threads, 0, 1024)
         taken = self.taken()
         rules = self.rules(taken)
+        populations = driving(self.traffic)
         machine = machine_of(self.device, min(self.threads or os.cpu_count() or 1, num_envs))
         if self.map is None:
             layouts, driven = Layouts(), chosen(self.scenarios)
@@ -121,7 +137,8 @@ class DriveCfg(TrafficCfg):
             bank = _own_map(machine, self.map, self.routes, self.route_length_m)
         observed = self.observations(machine, num_envs)
         limit = round(self.limit_s / DT_S)
-        core = BevCore(bank, layouts, num_envs, self.agents, driven, limit, rules, taken.spec, seed, machine, observed)
+        own = (limit, rules, taken.spec, seed, machine, observed)
+        core = BevCore(bank, layouts, num_envs, self.agents, driven, populations, *own)
         return DriveSim(core, observed)
 
     def inputs(self) -> list[Input]:

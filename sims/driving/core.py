@@ -21,6 +21,7 @@ from robotrl.sims.driving.render import raster
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.map_pool import MapPool
 from robotrl.sims.driving.scores import Route, leaderboard_2_0
+from robotrl.sims.driving.traffic.populations import population_records
 from robotrl.sims.driving.world import WorldState
 from robotrl.spec import Spec
 
@@ -89,7 +90,9 @@ class DrivingCore(ABC):
             places=zeros((n, agents), np.float64),
             claims=zeros((n, 1), tables.CLAIM),
             walking=zeros((n, 1), np.int32),
+            populations=zeros(1, tables.POPULATION),
         )
+        self.world.populations[:] = population_records(())
         self.world.order[:] = np.arange(agents)
         self.state_ids: Ids = np.full(n, -1)
         self.reward: NDArray[np.float32] = zeros(n, np.float32)

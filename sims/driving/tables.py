@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-F, J = np.float32, np.int32
+F, D, J = np.float32, np.float64, np.int32
 
 LANE = np.dtype(
     [
@@ -216,6 +216,7 @@ EPISODE = np.dtype(
         ("phase", J),  # of the named scenario's event: 0 waits, 1 runs
         ("target", J),  # slot of the scenario's main actor, -1 none
         ("density", F),
+        ("population", J),  # driving style of the cars, a row of the world's populations
         ("reach", F),  # m from the ego within which road users are, on a map with spots; else 0
         ("traffic_v", F),  # mean speed of the cars that the ego meets, m/s; -1 without
         ("map_v", F),  # mean speed of all cars on the map, m/s; -1 without
@@ -225,6 +226,28 @@ EPISODE = np.dtype(
     ],
     align=True,
 )
+
+POPULATION = np.dtype(
+    [
+        ("desired_speed_low", D),  # fraction of the limit
+        ("desired_speed_width", D),
+        ("headway_s_low", D),
+        ("headway_s_width", D),
+        ("accel_mps2", D),
+        ("brake_mps2", D),
+        ("standstill_gap_m", D),
+        ("politeness", D),
+        ("change_gain_mps2", D),
+        ("safe_brake_mps2", D),
+        ("change_headway_s", D),
+        ("accepted_gap", D),
+        ("yellow_brake_mps2", D),
+        ("speed_noise", D),
+        ("sudden_brakes_per_min", D),
+        ("weave_m", D),
+    ]
+)
+"""Driving style; see `traffic.populations.Population`. In double precision, as constants of kernels are."""
 
 CLAIM = np.dtype(
     [

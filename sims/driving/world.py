@@ -59,6 +59,8 @@ class WorldState(NamedTuple):
     """(N, J) scratch, `tables.CLAIM`: one for each junction lane."""
     walking: NDArray[np.int32]
     """(N, C) scratch: 1 if a pedestrian is on the crosswalk."""
+    populations: Records
+    """Driving styles of traffic, `tables.POPULATION`; the first is moderate. They do not change."""
 
 
 RECORDS = ("agents", "egos", "episodes", "judges")

@@ -14,7 +14,9 @@ import tyro
 from robotrl.cli.commands.parsing import parse
 from robotrl.utils.source_texts import module_tree
 
-Kind = Literal["all", "sims", "policies", "algorithms", "rewards", "presets", "robots", "encoders", "benches"]
+Kind = Literal[
+    "all", "sims", "policies", "algorithms", "rewards", "presets", "robots", "encoders", "traffic", "benches"
+]
 BY_MODULE = ("policies", "algorithms", "benches")
 """Kinds whose rows are described by the first line of their module, all others by that of the function."""
 MARGIN = 2
@@ -64,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
 def rows(kind: str) -> dict[str, Row]:
     """Name to row of one kind; nothing is imported but the packages' own `__init__`."""
     from robotrl.cli.commands.bench import benches
-    from robotrl.registry import ALGORITHMS, ENCODERS, POLICIES, PRESETS, REWARDS, ROBOTS, SIMS
+    from robotrl.registry import ALGORITHMS, ENCODERS, POLICIES, PRESETS, REWARDS, ROBOTS, SIMS, TRAFFIC
     from robotrl.utils.installation import checkout
 
     if kind == "benches":
@@ -77,6 +79,7 @@ def rows(kind: str) -> dict[str, Row]:
             "rewards": REWARDS,
             "presets": PRESETS,
             "encoders": ENCODERS,
+            "traffic": TRAFFIC,
             "robots": ROBOTS,
         }
         table = tables[kind]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from robotrl.sims.driving.backends.jit import kernel
-from robotrl.sims.driving.traffic.following import ACCEL, VIEW_M, ahead_on, behind_on, choose_next, idm
+from robotrl.sims.driving.traffic.following import ACCEL, VIEW_M, ahead_on, behind_on, choose_next, style_of, styled_idm
 from robotrl.sims.driving.world import Maps, WorldState
 
-POLITENESS, GAIN, SAFE_BRAKE = 0.2, 0.15, 2.5
-"""MOBIL parameters: politeness factor, gain threshold, and largest deceleration imposed on the follower, m/s^2."""
+ROOM_M = 2.0
+"""Room that a lane change needs to those ahead and behind, besides a time headway."""
 CHANGE_EVERY = 10
 """Steps between two lane-change decisions of a car."""
 HOLD_S = 4.0
@@ -28,7 +28,7 @@ def can_pull_out(me: Any, ahead: Any, gap: float) -> bool:
 
 
 @kernel
-def consider_change(maps: Maps, world: WorldState, e: int, slot: int, accel: float, side: int) -> bool:
+def consider_change(maps: Maps, world: WorldState, e: int, slot: int, style: Any, accel: float, side: int) -> bool:
     """Change lanes if MOBIL decides so, or as soon as there is room from a lane that ends; true if the car changed.
 
     Args:
@@ -36,6 +36,7 @@ def consider_change(maps: Maps, world: WorldState, e: int, slot: int, accel: flo
         world: all envs.
         e: env.
         slot: slot of the car.
+        style: its driving style, `tables.POPULATION`.
         accel: its acceleration on the present lane, m/s^2.
         side: 0 left, 1 right.
     """
@@ -48,26 +49,27 @@ def consider_change(maps: Maps, world: WorldState, e: int, slot: int, accel: flo
     there = maps.lanes[target]
     s = me.s * there.length / lane.length
     wanted = max(there.speed * me.desire, 0.5)
-    gain = idm(me.v, wanted, VIEW_M, 0.0, me.headway) - accel
+    gain = styled_idm(me.v, wanted, VIEW_M, 0.0, me.headway, style) - accel
     k, far = ahead_on(maps, world, e, target, s)
     if k >= 0:
         ahead = agents[k]
         gap = far - 0.5 * (me.length + ahead.length)
-        if gap < 2.0 + 0.3 * me.v:
+        if gap < ROOM_M + style.change_headway_s * me.v:
             return False
-        gain = idm(me.v, wanted, gap, me.v - ahead.v, me.headway) - accel
+        gain = styled_idm(me.v, wanted, gap, me.v - ahead.v, me.headway, style) - accel
     loss = 0.0
     k, far = behind_on(maps, world, e, target, s, slot)
     if k >= 0:
         behind = agents[k]
         gap = far - 0.5 * (me.length + behind.length)
-        if gap < 2.0 + 0.3 * behind.v:
+        if gap < ROOM_M + style.change_headway_s * behind.v:
             return False
-        forced = idm(behind.v, max(there.speed * behind.desire, 0.5), gap, behind.v - me.v, behind.headway)
-        if forced < -SAFE_BRAKE:
+        wish = max(there.speed * behind.desire, 0.5)
+        forced = styled_idm(behind.v, wish, gap, behind.v - me.v, behind.headway, style_of(world, e, k))
+        if forced < -style.safe_brake_mps2:
             return False
         loss = max(behind.a - forced, 0.0)
-    if lane.ends == 0 and gain - POLITENESS * loss < GAIN:
+    if lane.ends == 0 and gain - style.politeness * loss < style.change_gain_mps2:
         return False
     width = 0.5 * (lane.width + there.width)
     me.lane, me.s, me.hold = target, s, HOLD_S

@@ -96,16 +96,17 @@ def choose_route(maps: Maps, first: int, count: int, event: int, seed: int) -> i
 
 
 @kernel
-def make_car(me: Any, seed: int, slot: int) -> None:
-    """Draw size and driving style of a car or truck."""
+def make_car(world: WorldState, e: int, me: Any, seed: int, slot: int) -> None:
+    """Draw size of a car or truck, and speed and headway of its driver from the episode's population."""
+    style = world.populations[world.episodes[e].population]
     me.kind = tables.CAR
     me.seed = seed * 64 + slot
     truck = uniform(seed, 100 + slot) < 0.07
     u = uniform(seed, 200 + slot)
     me.length = 8.0 if truck else 4.0 + u
     me.width = 2.3 if truck else 1.7 + 0.3 * u
-    me.desire = 0.75 + 0.35 * uniform(seed, 300 + slot)
-    me.headway = 1.0 + 0.8 * uniform(seed, 400 + slot)
+    me.desire = style.desired_speed_low + style.desired_speed_width * uniform(seed, 300 + slot)
+    me.headway = style.headway_s_low + style.headway_s_width * uniform(seed, 400 + slot)
 
 
 @kernel
@@ -164,7 +165,7 @@ def populate(maps: Maps, world: WorldState, e: int, first: int, people: int, see
             if uniform(seed, 500 + slot) < 0.08 and lane.right < 0 and lane.speed < 14.0:
                 make_cyclist(me, seed, slot, lane.speed)
             else:
-                make_car(me, seed, slot)
+                make_car(world, e, me, seed, slot)
             me.lane = lane_number
             half = 0.5 * me.length + 0.5
             me.s = min(max(at, half), lane.length - half) if lane.length > 2.0 * half else min(at, lane.length)
@@ -212,7 +213,7 @@ def place_cut_in(maps: Maps, world: WorldState, e: int, seed: int) -> None:
     target = lane.left if lane.right < 0 or (lane.left >= 0 and uniform(seed, 31) < 0.5) else lane.right
     if target < 0:
         return
-    make_car(me, seed, 1)
+    make_car(world, e, me, seed, 1)
     me.length, me.width = 4.6, 1.9
     me.lane, me.s, me.v, me.hold = target, ego.lane_s + 10.0, ego.v, 1.0e6
     choose_next(maps, me)
@@ -265,7 +266,7 @@ def place_stalled(maps: Maps, world: WorldState, e: int, seed: int) -> None:
     """Stalled-car event: slot 1 stands on the lane on which the route begins."""
     ego, me = world.egos[e], world.agents[e, 1]
     lane = maps.route_points[maps.routes[world.episodes[e].route].first].lane
-    make_car(me, seed, 1)
+    make_car(world, e, me, seed, 1)
     me.kind, me.length, me.width, me.v, me.desire = tables.OBSTACLE, 4.6, 1.9, 0.0, 0.0
     me.lane = lane
     me.s = min(ego.lane_s + 60.0 + 60.0 * uniform(seed, 50), maps.lanes[lane].length - 40.0)
@@ -298,7 +299,7 @@ def place_runner(maps: Maps, world: WorldState, e: int, seed: int) -> None:
                 continue
             for k in range(approach.nexts):
                 if approach.next[k] == conflict.other:
-                    make_car(me, seed, 1)
+                    make_car(world, e, me, seed, 1)
                     me.length, me.width, me.reckless, me.hold = 4.6, 1.9, 1, 1.0e6
                     me.lane, me.next = lane, conflict.other
                     me.s, me.v = max(approach.length - 70.0, 5.0), 0.7 * approach.speed
@@ -321,15 +322,17 @@ def start(
     routes: int,
     scenario: int,
     event: int,
+    population: int,
     seed: int,
     limit: int,
 ) -> None:
-    """Start an episode in env `e`, determined by the map, its routes in use, the scenario and the start id `seed`."""
+    """Start an episode in env `e`, determined by map, routes in use, scenario, population and start id `seed`."""
     episode, agents = world.episodes[e], world.agents[e]
     for slot in range(len(agents)):
         empty(agents[slot])
         world.order[e, slot] = slot
     episode.map, episode.scenario, episode.event, episode.seed = e_map, scenario, event, seed
+    episode.population = population
     episode.route = choose_route(maps, maps.maps[e_map].route + first_route, routes, event, seed)
     episode.time, episode.steps, episode.limit = 0.0, 0, limit
     episode.offset = 60.0 * uniform(seed, 1)

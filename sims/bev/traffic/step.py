@@ -17,6 +17,7 @@ from robotrl.sims.bev.traffic.lane_changes import (
 )
 from robotrl.sims.bev.traffic.pedestrians import is_crossed, runs_into_street, stroll
 from robotrl.sims.bev.traffic.surroundings import enter_nearby, is_beyond, leave, move_on, reach_of
+from robotrl.sims.bev.traffic.whims import SUDDEN_MPS2, brakes_suddenly, wavered, weaving
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import uniform
@@ -25,10 +26,11 @@ from robotrl.sims.driving.traffic.following import (
     VIEW_M,
     choose_next,
     halt,
-    idm,
     leader,
     passes_line,
     pose,
+    style_of,
+    styled_idm,
     wanted_speed,
 )
 from robotrl.sims.driving.traffic.right_of_way import barrier, merging, parting
@@ -74,30 +76,34 @@ def enter(maps: Maps, world: WorldState, e: int, slot: int) -> None:
 @kernel
 def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float) -> None:
     """Choose a car's or cyclist's acceleration for this step, and a lane change if due."""
-    me = world.agents[e, slot]
+    me, style, time = world.agents[e, slot], style_of(world, e, slot), world.episodes[e].time
     ahead, gap = leader(maps, world, e, slot, at)
     lane = maps.lanes[me.lane]
     speed = world.agents[e, ahead].v if ahead >= 0 else me.v
     wanted = wanted_speed(maps, world, e, slot)
+    if style.speed_noise > 0.0:
+        wanted = max(wanted * wavered(me, style, time), 0.5)
     stands = ahead >= 0 and world.agents[e, ahead].kind == tables.OBSTACLE and (lane.left >= 0 or lane.right >= 0)
     free = ahead < 0 or can_pull_out(me, world.agents[e, ahead], gap)
     if stands:
         gap = max(gap - PULL_OUT_M, 0.1)
-    accel = idm(me.v, wanted, gap, me.v - speed, me.headway)
+    accel = styled_idm(me.v, wanted, gap, me.v - speed, me.headway, style)
     closed = min(barrier(maps, world, e, slot, dt), runs_into_street(world, e, me))
     if closed < tables.FAR:
         accel = min(accel, halt(me.v, wanted, closed, me.headway))
     if lane.junction >= 0 or me.next >= 0:
         other, v = parting(maps, world, e, slot)
         if other < tables.FAR:
-            accel = min(accel, idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway))
+            accel = min(accel, styled_idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway, style))
     if lane.junction >= 0:
         other, v = merging(maps, world, e, slot)
         if other < tables.FAR:
-            accel = min(accel, idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway))
+            accel = min(accel, styled_idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway, style))
     if lane.ends > 0:
         # a car that finds no room beside waits before the end
         accel = min(accel, halt(me.v, wanted, lane.length - me.s - 0.5 * me.length - END_M, me.headway))
+    if style.sudden_brakes_per_min > 0.0 and brakes_suddenly(me, style, time):
+        accel = min(accel, -SUDDEN_MPS2)
     me.hold = max(me.hold - dt, 0.0)
     if (
         (world.episodes[e].steps + slot) % CHANGE_EVERY == 0
@@ -108,9 +114,9 @@ def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float)
         and (me.v > 1.0 or stands or lane.ends > 0)
         and free
         and not is_crossed(world, e, me)
-        and not consider_change(maps, world, e, slot, accel, 0)
+        and not consider_change(maps, world, e, slot, style, accel, 0)
     ):
-        consider_change(maps, world, e, slot, accel, 1)
+        consider_change(maps, world, e, slot, style, accel, 1)
     me.a = accel
 
 
@@ -122,7 +128,9 @@ def advance(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> None
     me.v = max(before + me.a * dt, 0.0)
     me.a = (me.v - before) / dt
     me.s += 0.5 * (before + me.v) * dt
-    aside = me.rest - me.d
+    aside, style = me.rest - me.d, style_of(world, e, slot)
+    if style.weave_m > 0.0:
+        aside += weaving(me, style, world.episodes[e].time)
     if aside != 0.0:
         step = SIDEWAYS_MPS * dt * min(me.v / UNDERWAY_MPS, 1.0)
         me.d += min(max(aside, -step), step)

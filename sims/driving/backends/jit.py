@@ -29,6 +29,7 @@ SOURCES = (
     "bev.traffic.scenarios",
     "bev.traffic.step",
     "bev.traffic.surroundings",
+    "bev.traffic.whims",
     "carla.kernels",
     "driving.backends.jit",
     "driving.geometry",

@@ -31,7 +31,29 @@ ABSENT = 1.0e15
 
 
 @kernel
+def style_of(world: WorldState, e: int, slot: int) -> Any:
+    """Driving style of a slot, `tables.POPULATION`: the population's for a car of the traffic, else moderate."""
+    if slot > 0 and world.agents[e, slot].kind == tables.CAR:
+        return world.populations[world.episodes[e].population]
+    return world.populations[0]
+
+
+@kernel
 def idm(v: float, wanted: float, gap: float, closing: float, headway: float) -> float:
+    """Acceleration of the Intelligent Driver Model, m/s^2, of a moderate driver; see `styled_idm`."""
+    return idm_with(v, wanted, gap, closing, headway, ACCEL, BRAKE, GAP_M)
+
+
+@kernel
+def styled_idm(v: float, wanted: float, gap: float, closing: float, headway: float, style: Any) -> float:
+    """Acceleration of the Intelligent Driver Model, m/s^2, of a driver with a style, `tables.POPULATION`."""
+    return idm_with(v, wanted, gap, closing, headway, style.accel_mps2, style.brake_mps2, style.standstill_gap_m)
+
+
+@kernel
+def idm_with(
+    v: float, wanted: float, gap: float, closing: float, headway: float, accel: float, brake: float, standstill: float
+) -> float:
     """Acceleration of the Intelligent Driver Model, m/s^2.
 
     a (1 - (v / v0)^4 - (s* / s)^2) with s* = s0 + v T + v dv / (2 sqrt(a b)).
@@ -42,12 +64,15 @@ def idm(v: float, wanted: float, gap: float, closing: float, headway: float) -> 
         gap: s, bumper to bumper, m.
         closing: dv, own speed minus the leader's, m/s.
         headway: T, s.
+        accel: a, maximum acceleration, m/s^2.
+        brake: b, comfortable deceleration, m/s^2.
+        standstill: s0, gap at standstill, m.
     """
     ratio = v / wanted
     free = ratio * ratio
-    desired = GAP_M + max(v * headway + v * closing / (2.0 * math.sqrt(ACCEL * BRAKE)), 0.0)
+    desired = standstill + max(v * headway + v * closing / (2.0 * math.sqrt(accel * brake)), 0.0)
     near = desired / max(gap, 0.1)
-    return max(ACCEL * (1.0 - free * free - near * near), -HARDEST)
+    return max(accel * (1.0 - free * free - near * near), -HARDEST)
 
 
 @kernel

@@ -7,7 +7,7 @@ from typing import Any
 
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
-from robotrl.sims.driving.traffic.following import BRAKE, way_on, way_start
+from robotrl.sims.driving.traffic.following import BRAKE, style_of, way_on, way_start
 from robotrl.sims.driving.traffic.heights import hides
 from robotrl.sims.driving.world import Maps, WorldState
 
@@ -127,7 +127,7 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
         s: position along the lane, m; 0 before it.
         reach: distance, m, within which conflicts on the car's own lane end that it takes into account.
     """
-    me = world.agents[e, slot]
+    me, style = world.agents[e, slot], style_of(world, e, slot)
     claims = world.claims[e]
     found = tables.FAR
     row = maps.lanes[lane]
@@ -154,6 +154,7 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
             # it suffices to reach the merge point first; after a long wait a smaller gap is accepted
             joint = conflict.other_end - conflict.other_begin if conflict.merges == 1 else 0.0
             patience = max(1.0 - me.wait / PATIENCE_S, 0.3) if conflict.merges == 1 else 1.0
+            patience *= style.accepted_gap
             if c.rear >= 0.0 and c.front <= conflict.other_begin:
                 v = max(c.front_v, 1.0)
                 taken = (conflict.other_begin - c.front) / v < patience * (clear - joint / v)
@@ -240,7 +241,7 @@ def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> floa
     me = world.agents[e, slot]
     if me.reckless == 1:
         return tables.FAR
-    half = 0.5 * me.length
+    half, yellow_brake = 0.5 * me.length, style_of(world, e, slot).yellow_brake_mps2
     reach = NOTICE_M + me.v * me.v / (2.0 * BRAKE)
     found, sign, entered = tables.FAR, tables.FAR, False
     base, number, walked = -me.s, me.lane, way_start(world, e, slot)
@@ -257,7 +258,7 @@ def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> floa
         if lane.control > 0 and line >= -1.0 and min(base + lane.length, line + BEYOND_M) < reach:
             if lane.control == 1:
                 state, _ = light(maps, world, e, lane.group)
-                if state == RED or (state == YELLOW and line > me.v * me.v / (2.0 * 3.5)):
+                if state == RED or (state == YELLOW and line > me.v * me.v / (2.0 * yellow_brake)):
                     return min(found, line)
             else:
                 if line < WAITING_M and me.v < 0.3:

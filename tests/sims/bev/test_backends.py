@@ -144,7 +144,7 @@ def arguments() -> list[tuple[Any, tuple[Any, ...]]]:
     outcome = (core.reward, terms, terms, core.done, core.events, core.completion)
     return [
         (kernels.step_range, (maps, world, core.rules, vectors, np.zeros((2, 2), np.float32), *outcome)),
-        (kernels.begin, (maps, world, *[ids] * 7, 800)),
+        (kernels.begin, (maps, world, *[ids] * 8, 800)),
         (shared.settle_range, (maps, world)),
         (shared.observe_envs, (maps, world, core.rules, vectors, ids)),
         (shared.draw_envs, (maps, world, views, raster.channel_table(), ids)),
