@@ -30,6 +30,7 @@ BENCHES = {
     "latency": "latency.bench",
     "locomotion": "locomotion.bench",
     "offpolicy": "offpolicy.bench",
+    "planner": "planner.bench",
     "ppo": "ppo.bench",
     "quickstart": "quickstart.bench",
     "rewards": "rewards.bench",

@@ -245,6 +245,7 @@ POPULATION = np.dtype(
         ("speed_noise", D),
         ("sudden_brakes_per_min", D),
         ("weave_m", D),
+        ("distracted", D),
     ]
 )
 """Driving style; see `traffic.populations.Population`. In double precision, as constants of kernels are."""

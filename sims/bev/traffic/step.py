@@ -17,7 +17,7 @@ from robotrl.sims.bev.traffic.lane_changes import (
 )
 from robotrl.sims.bev.traffic.pedestrians import is_crossed, runs_into_street, stroll
 from robotrl.sims.bev.traffic.surroundings import enter_nearby, is_beyond, leave, move_on, reach_of
-from robotrl.sims.bev.traffic.whims import SUDDEN_MPS2, brakes_suddenly, wavered, weaving
+from robotrl.sims.bev.traffic.whims import SUDDEN_MPS2, brakes_suddenly, is_distracted, wavered, weaving
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import uniform
@@ -77,6 +77,8 @@ def enter(maps: Maps, world: WorldState, e: int, slot: int) -> None:
 def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float) -> None:
     """Choose a car's or cyclist's acceleration for this step, and a lane change if due."""
     me, style, time = world.agents[e, slot], style_of(world, e, slot), world.episodes[e].time
+    if style.distracted > 0.0 and slot != world.episodes[e].target:
+        me.reckless = 1 if is_distracted(me, style, time) else 0
     ahead, gap = leader(maps, world, e, slot, at)
     lane = maps.lanes[me.lane]
     speed = world.agents[e, ahead].v if ahead >= 0 else me.v

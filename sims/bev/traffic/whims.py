@@ -11,12 +11,12 @@ from typing import Any
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import uniform
 
-WAVER_S, BRAKING_S, BRAKES_FOR_S, WEAVE_S = 5.0, 4.0, 1.5, 6.0
+WAVER_S, BRAKING_S, BRAKES_FOR_S, WEAVE_S, DISTRACTED_S = 5.0, 4.0, 1.5, 6.0, 6.0
 """Time between two desired speeds, length of the windows in which a driver may brake once, duration of such braking,
-and period of weaving."""
+period of weaving, and length of the windows in which a driver may be distracted."""
 SUDDEN_MPS2 = 4.0
 """Deceleration of braking without a cause."""
-WAVER, BRAKING, WEAVE = 1 << 24, 2 << 24, 3 << 24
+WAVER, BRAKING, WEAVE, DISTRACTED = 1 << 24, 2 << 24, 3 << 24, 4 << 24
 """First streams of random numbers of each whim, beyond those of a driver's turns."""
 
 
@@ -43,3 +43,10 @@ def brakes_suddenly(me: Any, style: Any, time: float) -> bool:
 def weaving(me: Any, style: Any, time: float) -> float:
     """Offset from a driver's place in the lane, m left, at a time, s."""
     return style.weave_m * math.sin(2.0 * math.pi * (time / WEAVE_S + uniform(me.seed, WEAVE)))
+
+
+@kernel
+def is_distracted(me: Any, style: Any, time: float) -> bool:
+    """True while a driver notices neither lights nor who has the right of way, at a time, s."""
+    at = time / DISTRACTED_S + uniform(me.seed, DISTRACTED - 1)
+    return uniform(me.seed, DISTRACTED + int(at)) < style.distracted

@@ -49,6 +49,9 @@ class Population:
     """Mean number of times per minute that a driver brakes at 4 m/s^2 for 1.5 s without a cause; 0 to 15."""
     weave_m: float = 0.0
     """Amplitude of weaving within the lane, m; 0 to 1.5."""
+    distracted: float = 0.0
+    """Fraction of the time, in pieces of 6 s, in which a driver notices neither lights, signs nor crosswalks, and yields
+    to nobody; 0 to 1."""
 
 
 LIMITS = {
@@ -66,6 +69,7 @@ LIMITS = {
     "speed_noise": (0.0, 0.9, ""),
     "sudden_brakes_per_min": (0.0, 15.0, "1/min"),
     "weave_m": (0.0, 1.5, "m"),
+    "distracted": (0.0, 1.0, ""),
 }
 """Lowest and highest value of each field of `Population`, and its unit."""
 
@@ -76,7 +80,7 @@ def moderate() -> Population:
 
 
 def timid() -> Population:
-    """Slow drivers who keep long gaps, wait for wide ones, and brake early for a yellow light."""
+    """Slow drivers who keep long gaps, wait for wide ones, brake for every yellow light, and often without a cause."""
     return Population(
         desired_speed=(0.4, 0.7),
         headway_s=(2.0, 3.2),
@@ -88,6 +92,7 @@ def timid() -> Population:
         change_headway_s=1.0,
         accepted_gap=1.8,
         yellow_brake_mps2=5.0,
+        sudden_brakes_per_min=9.0,
     )
 
 
@@ -109,14 +114,19 @@ def aggressive() -> Population:
 
 
 def erratic() -> Population:
-    """Distracted drivers whose speed wavers, who brake without a cause, and weave within their lane."""
+    """Distracted drivers who miss lights and signs, cut in, waver in speed, brake without a cause, and weave."""
     return Population(
         desired_speed=(0.6, 1.3),
         headway_s=(0.6, 2.2),
-        speed_noise=0.5,
-        sudden_brakes_per_min=4.0,
-        weave_m=0.7,
+        politeness=0.0,
+        change_gain_mps2=0.0,
+        safe_brake_mps2=6.0,
+        change_headway_s=0.0,
         accepted_gap=0.7,
+        speed_noise=0.5,
+        sudden_brakes_per_min=5.0,
+        weave_m=0.7,
+        distracted=0.3,
     )
 
 

@@ -142,7 +142,13 @@ def test_sudden_brakes_come_at_their_rate() -> None:
     # linear over 5 s between values in a range of 1: at most 0.02 in 0.1 s
     assert np.abs(np.diff(factors)).max() <= 0.1 / whims.WAVER_S * 2.0 * style["speed_noise"] + 1e-9
     offsets = [whims.weaving(me, style, 0.01 * k) for k in range(int(100 * whims.WEAVE_S))]
-    assert max(offsets) == pytest.approx(style["weave_m"], rel=1e-3) and math.fsum(offsets) == pytest.approx(0.0, abs=1e-6)
+    assert max(offsets) == pytest.approx(style["weave_m"], rel=1e-3)
+    assert math.fsum(offsets) == pytest.approx(0.0, abs=1e-6)
+    distracted = []
+    for seed in range(200):
+        driver["seed"] = seed
+        distracted += [whims.is_distracted(driver[()], style, float(t)) for t in range(60)]
+    assert np.mean(distracted) == pytest.approx(style["distracted"], abs=0.04)
 
 
 @pytest.mark.parametrize(

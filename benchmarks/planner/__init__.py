@@ -1,0 +1,1 @@
+"""Planners among populations of traffic."""

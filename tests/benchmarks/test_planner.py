@@ -1,0 +1,54 @@
+"""The planner table: its cells, its figures by hand, and the rule-based driver for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.planner import bench, cell
+from benchmarks.planner.bench import POPULATIONS, SEEDS
+from robotrl.errors import ConfigError
+from robotrl.registry import TRAFFIC
+from tests.kits.refusals import raises_naming
+
+
+def record(method: str, seed: int, scores: tuple[float, ...]) -> dict[str, Any]:
+    """A finished cell."""
+    populations = {name: {"driving": score} for name, score in zip(POPULATIONS, scores, strict=True)}
+    return {"method": method, "task": bench.SIM, "seed": seed, "result": {"populations": populations}}
+
+
+def test_trained_planners_have_three_seeds_and_all_populations_exist() -> None:
+    cells = bench.cells(False)
+    assert [one.seed for one in cells if one.method == "driver"] == [0]
+    assert [one.seed for one in cells if one.method == "ppo"] == list(SEEDS)
+    assert [one.method for one in bench.cells(True)] == ["driver"]
+    assert set(POPULATIONS) <= set(TRAFFIC.names())
+
+
+def test_figures_by_hand() -> None:
+    results = [record("ppo", seed, (80.0 + seed, 70.0, 81.0, 60.0)) for seed in SEEDS]
+    figures = bench.aggregate(results)
+    assert figures["ppo_moderate"].value == pytest.approx(81.0)
+    assert figures["ppo_timid_lost"].value == pytest.approx(11.0)
+    assert figures["ppo_aggressive_lost"].value == pytest.approx(0.0)
+    assert (figures["ppo_erratic_lost"].low, figures["ppo_erratic_lost"].high) == (20.0, 22.0)
+    assert "ppo_moderate_lost" not in figures
+    document = {"figures": {name: figure.to_json() for name, figure in figures.items()}}
+    assert "| PPO, Beta policy, CaRL's reward, vectors | 81.0 (80.0 to 82.0) |" in bench.table(document)
+
+
+def test_the_rule_based_driver_drives_in_each(tmp_path: Path) -> None:
+    cell.main("driver", 0, tmp_path, episodes=12)
+    found = json.loads((tmp_path / "result.json").read_text())["populations"]
+    assert list(found) == list(POPULATIONS)
+    assert all(one["routes"] == 12 and 30.0 < one["driving"] <= 100.0 for one in found.values())
+    assert len({one["driving"] for one in found.values()}) > 1
+
+
+def test_an_unknown_planner_is_refused(tmp_path: Path) -> None:
+    with raises_naming(ConfigError, "planner", "drver", nearest="driver"):
+        cell.main("drver", 0, tmp_path)
