@@ -90,6 +90,7 @@ class DrivingCore(ABC):
             places=zeros((n, agents), np.float64),
             claims=zeros((n, 1), tables.CLAIM),
             walking=zeros((n, 1), np.int32),
+            localized=zeros(n if rules.localization_errs() else 0, tables.EGO),
             populations=zeros(1, tables.POPULATION),
         )
         self.world.populations[:] = population_records(())

@@ -91,6 +91,16 @@ class Rules(NamedTuple):
     """Control steps per action."""
     planned: int
     """1 if actions are trajectories, else 0."""
+    pose_noise_m: float = 0.0
+    """Standard deviation of the error of the ego's localization along and aside, each."""
+    heading_noise_rad: float = 0.0
+    speed_noise_mps: float = 0.0
+    pose_noise_s: float = 1.0
+    """Time after which errors are independent."""
+
+    def localization_errs(self) -> bool:
+        """True if the ego's pose or speed has errors in the observations."""
+        return max(self.pose_noise_m, self.heading_noise_rad, self.speed_noise_mps) > 0.0
 
 
 def rules(cfg: RewardCfg, actions: Actions, blocked_s: float, throttle: float, dt: float) -> Rules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -250,6 +251,15 @@ class TrafficCfg(DrivingCfg):
     for training, an eighth for val and the rest for test."""
     route_length_m: float = 200.0
     """Length of a drawn route, 11 to 100,000 m; shorter where a map has no such way."""
+    pose_noise_m: float = 0.0
+    """Standard deviation of the error of the ego's localization, along and aside, 0 to 10 m: displaces all that is
+    observed of the map, not road users."""
+    heading_noise_deg: float = 0.0
+    """Standard deviation of the error of the ego's heading on the map, 0 to 30 degrees."""
+    speed_noise_mps: float = 0.0
+    """Standard deviation of the error of the ego's measured speed, 0 to 10 m/s."""
+    pose_noise_s: float = 1.0
+    """Time after which these errors are independent, 0.1 to 100 s; 0.1 gives every step errors of its own."""
 
     def check(self, num_envs: int) -> None:
         """Check the options that are not checked where they are used.
@@ -261,3 +271,20 @@ class TrafficCfg(DrivingCfg):
         check_count("agents", self.agents, 4, MAX_AGENTS)
         check_count("routes", self.routes, 1, 100_000)
         check_number("route_length_m", self.route_length_m, 11.0, 1e5, "m")
+        check_number("pose_noise_m", self.pose_noise_m, 0.0, 10.0, "m")
+        check_number("heading_noise_deg", self.heading_noise_deg, 0.0, 30.0, "degrees")
+        check_number("speed_noise_mps", self.speed_noise_mps, 0.0, 10.0, "m/s")
+        check_number("pose_noise_s", self.pose_noise_s, 0.1, 100.0, "s")
+
+    def rules(self, taken: Actions) -> Rules:
+        """Reward, action settings and errors of localization as kernels read them; see `DrivingCfg.rules`."""
+        return (
+            super()
+            .rules(taken)
+            ._replace(
+                pose_noise_m=float(self.pose_noise_m),
+                heading_noise_rad=math.radians(self.heading_noise_deg),
+                speed_noise_mps=float(self.speed_noise_mps),
+                pose_noise_s=float(self.pose_noise_s),
+            )
+        )

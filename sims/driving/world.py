@@ -59,6 +59,9 @@ class WorldState(NamedTuple):
     """(N, J) scratch, `tables.CLAIM`: one for each junction lane."""
     walking: NDArray[np.int32]
     """(N, C) scratch: 1 if a pedestrian is on the crosswalk."""
+    localized: Records
+    """(N,) egos as they take themselves to be, `tables.EGO`; (0,) without errors of localization. Set are: x, y, yaw, cos,
+    sin, v, index, progress, d, psi, lane_d."""
     populations: Records
     """Driving styles of traffic, `tables.POPULATION`; the first is moderate. They do not change."""
 

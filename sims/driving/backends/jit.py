@@ -36,6 +36,7 @@ SOURCES = (
     "driving.judge",
     "driving.kernels",
     "driving.plan",
+    "driving.render.localization",
     "driving.render.raster",
     "driving.render.vectors",
     "driving.rewards",

@@ -155,7 +155,8 @@ def _take(core: DrivingCore, tapes: list[_Tape], views: raster.RasterViews | Non
         # a frame does not show the ego: it is drawn where it is in the simulation
         others = world.agents.copy()
         others["kind"][:, 0] = 0
-        draw_envs(maps, world._replace(agents=others), views, raster.channel_table(), everyone, 0, core.num_envs)
+        true = world._replace(agents=others, localized=world.localized[:0])
+        draw_envs(maps, true, views, raster.channel_table(), everyone, 0, core.num_envs)
     for e, tape in enumerate(tapes):
         if tape.episode is None:
             tape.episode = world.episodes[e].copy()

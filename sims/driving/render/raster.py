@@ -19,6 +19,7 @@ from robotrl.errors import ConfigError, check_count, check_number
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.backend import Zeros
 from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.render.localization import localized
 from robotrl.sims.driving.roads.levels import LEVEL_M
 from robotrl.sims.driving.traffic.heights import ego_height, hidden, hides, surface_at
 from robotrl.sims.driving.traffic.right_of_way import light
@@ -304,18 +305,18 @@ def draw_agents(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, ahe
 @kernel
 def draw_road_things(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, ahead: float) -> None:
     """Draw the route, changes of its speed limit, lights, stop signs and parked cars."""
-    ego, episode = world.egos[e], world.episodes[e]
+    ego, seen, episode = world.egos[e], localized(world, e), world.episodes[e]
     row = maps.maps[episode.map]
     route = maps.routes[episode.route]
     height, width = out.shape
     far = (height + width) / ppm
-    for i in range(ego.index, min(ego.index + ROUTE_POINTS, route.count)):
+    for i in range(seen.index, min(seen.index + ROUTE_POINTS, route.count)):
         p = maps.route_points[route.first + i]
-        dx, dy = p.x - ego.x, p.y - ego.y
-        f, left = dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
+        dx, dy = p.x - seen.x, p.y - seen.y
+        f, left = dx * seen.cos + dy * seen.sin, dy * seen.cos - dx * seen.sin
         if f > ahead + 1.0 or abs(left) * ppm > 0.5 * width + 4.0:
             continue
-        cos, sin = p.cos * ego.cos + p.sin * ego.sin, p.sin * ego.cos - p.cos * ego.sin
+        cos, sin = p.cos * seen.cos + p.sin * seen.sin, p.sin * seen.cos - p.cos * seen.sin
         draw_box(out, ppm, ahead, f, left, cos, sin, 0.6, ROUTE_HALF_M, ROUTE)
         if i > 0 and maps.route_points[route.first + i - 1].speed != p.speed:
             draw_box(out, ppm, ahead, f, left, cos, sin, 0.6, ROUTE_HALF_M, LIMIT)
@@ -325,17 +326,17 @@ def draw_road_things(maps: Maps, world: WorldState, e: int, out: Any, ppm: float
             continue
         at = lane.first + min(int(lane.stop / lane.spacing), lane.count - 1)
         p = maps.points[at]
-        dx, dy = p.x - ego.x, p.y - ego.y
+        dx, dy = p.x - seen.x, p.y - seen.y
         if dx * dx + dy * dy > far * far:
             continue
         bit = STOP
         if lane.control == 1:
             state, _ = light(maps, world, e, lane.group)
             bit = GREEN if state == 0 else YELLOW if state == 1 else RED
-        f, left = dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
+        f, left = dx * seen.cos + dy * seen.sin, dy * seen.cos - dx * seen.sin
         if hidden(maps, world, e, float(maps.heights[at]), f, left):
             continue
-        cos, sin = p.cos * ego.cos + p.sin * ego.sin, p.sin * ego.cos - p.cos * ego.sin
+        cos, sin = p.cos * seen.cos + p.sin * seen.sin, p.sin * seen.cos - p.cos * seen.sin
         draw_box(out, ppm, ahead, f, left, cos, sin, 0.75, 0.5 * lane.width, bit)
     for k in range(row.parked, row.parked + row.parkeds):
         box = maps.parked[k]
@@ -359,7 +360,7 @@ def draw(maps: Maps, world: WorldState, e: int, out: Any, ppm: float, behind: fl
         ppm: pixels per metre.
         behind: fraction of the height behind the ego's centre.
     """
-    ego = world.egos[e]
+    ego = localized(world, e)
     ahead = out.shape[0] * (1.0 - behind) / ppm
     row = maps.maps[world.episodes[e].map]
     if row.levels == 1:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.backend import Zeros
 from robotrl.sims.driving.backends.jit import kernel
+from robotrl.sims.driving.render.localization import localize, localized
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.maps import NEAREST
 from robotrl.sims.driving.traffic.following import ahead_on, behind_on
@@ -215,26 +216,26 @@ def observe_conflict(maps: Maps, world: WorldState, e: int, out: Any) -> None:
 @kernel
 def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     """Write the scalar observations."""
-    ego, episode = world.egos[e], world.episodes[e]
+    ego, seen, episode = world.egos[e], localized(world, e), world.episodes[e]
     route = maps.routes[episode.route]
-    p = maps.route_points[route.first + ego.index]
+    p = maps.route_points[route.first + seen.index]
     half = 0.5 * world.agents[e, 0].length
-    out[0] = ego.v / SPEED
+    out[0] = seen.v / SPEED
     out[1] = ego.a / 5.0
     out[2] = ego.steer
     out[3] = ego.accel
     out[4] = ego.yaw_rate
-    out[5] = ego.d / OFFSET
-    out[6] = math.sin(ego.psi)
-    out[7] = math.cos(ego.psi)
-    out[8] = ego.lane_d / OFFSET
+    out[5] = seen.d / OFFSET
+    out[6] = math.sin(seen.psi)
+    out[7] = math.cos(seen.psi)
+    out[8] = seen.lane_d / OFFSET
     out[9] = p.speed / SPEED
-    out[10] = (ego.v - p.speed) / 5.0
-    out[11] = (p.left - ego.d) / SHORT
-    out[12] = (p.right + ego.d) / SHORT
+    out[10] = (seen.v - p.speed) / 5.0
+    out[11] = (p.left - seen.d) / SHORT
+    out[12] = (p.right + seen.d) / SHORT
     for k in range(14, 21):
         out[k] = 0.0
-    ahead = p.stop - ego.progress - half
+    ahead = p.stop - seen.progress - half
     out[13] = 1.0
     if ahead < SIGHT_M and ahead > -1.0:
         out[13] = ahead / SIGHT_M
@@ -247,14 +248,14 @@ def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
             out[19] = 1.0 if abs(ego.stopped - p.stop) <= 0.5 else 0.0
         elif p.control == 3:
             out[20] = 1.0
-    out[21] = min(max(p.conflict - ego.progress, 0.0), SIGHT_M) / SIGHT_M
+    out[21] = min(max(p.conflict - seen.progress, 0.0), SIGHT_M) / SIGHT_M
     out[22] = p.inside
     out[23] = min(max(barrier(maps, world, e, 0, 0.0), -2.0), 40.0) / 40.0
     out[24] = min(max(ego.gap, 0.0), SIGHT_M) / SIGHT_M
     near = ego.gap < SIGHT_M
     out[25] = ego.leader_v / SPEED if near else 0.0
     out[26] = (ego.v - ego.leader_v) / SHORT if near else 0.0
-    out[27] = min(route.length - ego.progress, 200.0) / 200.0
+    out[27] = min(route.length - seen.progress, 200.0) / 200.0
     lane = maps.lanes[ego.lane]
     beside_lane(maps, world, e, lane.left, out, 28)
     beside_lane(maps, world, e, lane.right, out, 33)
@@ -264,7 +265,7 @@ def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
 @kernel
 def observe_route(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     """Write the points of the route ahead."""
-    ego = world.egos[e]
+    ego = localized(world, e)
     route = maps.routes[world.episodes[e].route]
     for k in range(len(ROUTE_AT)):
         i = min(ego.index + ROUTE_AT[k], route.count - 1)
@@ -331,7 +332,7 @@ def observe_agents(maps: Maps, world: WorldState, e: int, out: Any, mask: Any) -
 @kernel
 def observe_lanes(maps: Maps, world: WorldState, e: int, out: Any, mask: Any) -> None:
     """Write lane segments near the ego, from the grid of its map."""
-    ego = world.egos[e]
+    ego = localized(world, e)
     row = maps.maps[world.episodes[e].map]
     r = min(max(int((ego.y - row.y0) / row.grid_cell), 0), row.grid_rows - 1)
     c = min(max(int((ego.x - row.x0) / row.grid_cell), 0), row.grid_columns - 1)
@@ -377,7 +378,7 @@ def observe_privileged(maps: Maps, world: WorldState, rules: Rules, e: int, out:
 @kernel
 def observe_ego(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     """Write the scalars observed with a raster."""
-    ego = world.egos[e]
+    ego = localized(world, e)
     p = maps.route_points[maps.routes[world.episodes[e].route].first + ego.index]
     out[0] = ego.v / SPEED
     out[1] = ego.a / 5.0
@@ -391,7 +392,9 @@ def observe_ego(maps: Maps, world: WorldState, e: int, out: Any) -> None:
 
 @kernel
 def observe(maps: Maps, world: WorldState, rules: Rules, vectors: Vectors, e: int) -> None:
-    """Write all vector observations of env `e`."""
+    """Write all vector observations of env `e`, and where its ego takes itself to be."""
+    if len(world.localized) > 0:
+        localize(maps, world, rules, e)
     if len(vectors.scalars) > 0:
         observe_scalars(maps, world, e, vectors.scalars[e])
         observe_route(maps, world, e, vectors.route[e])

@@ -50,7 +50,7 @@ class Population:
     weave_m: float = 0.0
     """Amplitude of weaving within the lane, m; 0 to 1.5."""
     distracted: float = 0.0
-    """Fraction of the time, in pieces of 6 s, in which a driver notices neither lights, signs nor crosswalks, and yields
+    """Fraction of the time, in pieces of 6 s, in which a driver notices neither lights, signs nor crosswalks and yields
     to nobody; 0 to 1."""
 
 
