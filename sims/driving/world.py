@@ -60,8 +60,8 @@ class WorldState(NamedTuple):
     walking: NDArray[np.int32]
     """(N, C) scratch: 1 if a pedestrian is on the crosswalk."""
     localized: Records
-    """(N,) egos as they take themselves to be, `tables.EGO`; (0,) without errors of localization. Set are: x, y, yaw, cos,
-    sin, v, index, progress, d, psi, lane_d."""
+    """(N,) egos as they take themselves to be, `tables.EGO`; (0,) without errors of localization. Set are x, y, yaw,
+    cos, sin, v, index, progress, d, psi, lane_d."""
     populations: Records
     """Driving styles of traffic, `tables.POPULATION`; the first is moderate. They do not change."""
 

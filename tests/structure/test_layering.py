@@ -51,6 +51,8 @@ MAY_IMPORT = {
     "sims": {"spec", "transforms", "errors", "fn", "utils", *SHARED_BY_SIMS},
     # lanes, routes, rasters and scores: driving worlds share them, and never import each other
     **{world: {"spec", "errors", "fn", "utils", *SHARED_BY_SIMS, "sims.driving"} for world in DRIVING_WORLDS},
+    # loads populations of traffic by name
+    "sims.bev.sim": {"spec", "errors", "fn", "utils", *SHARED_BY_SIMS, "sims.driving", "sims.bev", "registry"},
     # registers every sim of the registry with Gymnasium
     "sims.interop": {"spec", "transforms", "errors", "fn", "registry", "utils.installation"},
     # makes the sim that another process serves

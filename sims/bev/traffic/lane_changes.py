@@ -64,8 +64,8 @@ def consider_change(maps: Maps, world: WorldState, e: int, slot: int, style: Any
         gap = far - 0.5 * (me.length + behind.length)
         if gap < ROOM_M + style.change_headway_s * behind.v:
             return False
-        wish = max(there.speed * behind.desire, 0.5)
-        forced = styled_idm(behind.v, wish, gap, behind.v - me.v, behind.headway, style_of(world, e, k))
+        wanted_there = max(there.speed * behind.desire, 0.5)
+        forced = styled_idm(behind.v, wanted_there, gap, behind.v - me.v, behind.headway, style_of(world, e, k))
         if forced < -style.safe_brake_mps2:
             return False
         loss = max(behind.a - forced, 0.0)
