@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -204,12 +205,69 @@ class NetworkPolicy(SpecPolicy):
 
         Set and scene encoders read the rows without normalization, so that a row means the same at each index.
         """
-        normalized = self._inputs(obs)
-        vectors = [normalized[key].flatten(1) for key in self._vectors]
-        features = [encoder(normalized[key]) for key, encoder in self.encoders.items()]
+        return self._encoder().encode(obs)
+
+    def copy_encoder(self) -> ObservationEncoder:
+        """A trainable copy of the encoder, with its present weights, as a network of its own."""
+        return ObservationEncoder(copy.deepcopy(self._encoder()))
+
+    def _encoder(self) -> EncoderParts:
+        return EncoderParts(self._inputs, self._vectors, self.encoders, self.sets, self.scene, self._lists, self._masks)
+
+
+class EncoderParts(NamedTuple):
+    """Networks of an observation encoder, and the keys that each of them reads."""
+
+    inputs: Transforms
+    vectors: tuple[str, ...]
+    images: nn.ModuleDict
+    sets: nn.ModuleDict
+    scene: SceneEncoder | None
+    lists: tuple[str, ...]
+    """Lists that the scene encoder reads."""
+    masks: tuple[str, ...]
+    """Those of them that have a mask."""
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """See `NetworkPolicy.encode`."""
+        normalized = self.inputs(obs)
+        vectors = [normalized[key].flatten(1) for key in self.vectors]
+        features = [encoder(normalized[key]) for key, encoder in self.images.items()]
         features += [encoder(obs[key], obs[mask_of(key)]) for key, encoder in self.sets.items()]
         if self.scene is not None:
-            rows = {key: obs[key] for key in self._lists}
-            masks = {key: obs[mask_of(key)] for key in self._masks}
-            features.append(self.scene(torch.cat(vectors, dim=-1), rows, masks))
+            features.append(self.scene(torch.cat(vectors, dim=-1), *self.rows(obs)))
         return torch.cat([*vectors, *features], dim=-1)
+
+    def rows(self, obs: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Lists and masks that the scene encoder reads."""
+        return {key: obs[key] for key in self.lists}, {key: obs[mask_of(key)] for key in self.masks}
+
+
+class ObservationEncoder(nn.Module):
+    """Observation encoder of a `NetworkPolicy` as a network of its own; made by `NetworkPolicy.copy_encoder`.
+
+    Args:
+        parts: its networks.
+    """
+
+    def __init__(self, parts: EncoderParts) -> None:
+        super().__init__()
+        self.inputs, self.images, self.sets, self.scene = parts.inputs, parts.images, parts.sets, parts.scene
+        self._keys = parts.vectors, parts.lists, parts.masks
+
+    @property
+    def scene_width(self) -> int | None:
+        """Width of `scene_tokens`; None without a scene encoder."""
+        return None if self.scene is None else self.scene.always.shape[-1]
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """Context (B, D) as the policy's `encode`."""
+        return self._parts().encode(obs)
+
+    def scene_tokens(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """See `SceneEncoder.tokens`; None without a scene encoder."""
+        return None if self.scene is None else self.scene.tokens(*self._parts().rows(obs))
+
+    def _parts(self) -> EncoderParts:
+        vectors, lists, masks = self._keys
+        return EncoderParts(self.inputs, vectors, self.images, self.sets, self.scene, lists, masks)

@@ -42,7 +42,13 @@ from robotrl.spec.actuation import Actuation, HasActuation
 from robotrl.spec.captions import ActionCaptions, HasActionCaptions
 from robotrl.spec.episode_log import HasEpisodeLog
 from robotrl.spec.late_rewards import HasLateRewards, LateRewards
-from robotrl.spec.vehicle import HasTimeToCollision, HasVehicleObs, VehicleObs
+from robotrl.spec.vehicle import (
+    HasProgressRatio,
+    HasTimeToCollision,
+    HasTrajectoryActions,
+    HasVehicleObs,
+    VehicleObs,
+)
 
 if TYPE_CHECKING:
     import gymnasium
@@ -309,6 +315,19 @@ class _TimeToCollision(WrappedSim):
         return self.sim.time_to_collision_s()
 
 
+class _TrajectoryActions(WrappedSim):
+    @property
+    def trajectory_dt_s(self) -> float | None:
+        """Seconds between the points of an action."""
+        return self.sim.trajectory_dt_s
+
+
+class _ProgressRatio(WrappedSim):
+    def progress_ratio(self) -> NDArray[np.float64]:
+        """Progress (N,) over the reference's."""
+        return self.sim.progress_ratio()
+
+
 class _ActionCaptions(WrappedSim):
     @property
     def action_captions(self) -> ActionCaptions:
@@ -372,6 +391,8 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasLateRewards: _LateRewards,
     HasVehicleObs: _VehicleObs,
     HasTimeToCollision: _TimeToCollision,
+    HasTrajectoryActions: _TrajectoryActions,
+    HasProgressRatio: _ProgressRatio,
     HasActionCaptions: _ActionCaptions,
     HasEpisodeLog: _EpisodeLog,
     HasActuation: _Actuation,

@@ -14,7 +14,7 @@ HEADS = 4
 
 
 class CrossAttention(nn.Module):
-    """Pre-norm block: one query attends to all tokens, then an MLP (Vaswani et al. 2017).
+    """Pre-norm block: queries attend to all tokens, not to each other, then an MLP (Vaswani et al. 2017).
 
     Args:
         width: width of query and tokens, a multiple of `HEADS`.
@@ -31,13 +31,17 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, tokens: Tensor, absent: Tensor) -> Tensor:
         """Query (B, width) after attending to the tokens (B, T, width) that are not `absent` (B, T)."""
+        return self.attend(x[:, None], tokens, absent)[:, 0]
+
+    def attend(self, x: Tensor, tokens: Tensor, absent: Tensor) -> Tensor:
+        """Queries (B, Q, width) after each has attended to the tokens; see `forward`."""
         batch, count, width = tokens.shape
-        query = self.query(x).view(batch, HEADS, 1, width // HEADS)
+        query = self.query(x).view(batch, -1, HEADS, width // HEADS).transpose(1, 2)
         key, value = (
             self.key_value(tokens).view(batch, count, 2, HEADS, width // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
         )
         scores = (query @ key.transpose(-2, -1) / math.sqrt(width // HEADS)).masked_fill(absent[:, None, None], -1e9)
-        x = x + self.join((scores.softmax(-1) @ value).reshape(batch, width))
+        x = x + self.join((scores.softmax(-1) @ value).transpose(1, 2).reshape(x.shape))
         return x + self.layers(x)
 
 
@@ -100,16 +104,21 @@ class SceneEncoder(nn.Module):
             lists: (B, K, D) rows of each list.
             masks: (B, K) of each list that has a mask; rows at which it is 0 are left out.
         """
-        batch = len(vectors)
+        joined, left_out = self.tokens(lists, masks)
+        x = self.first(vectors)
+        for block in self.blocks:
+            x = block(x, joined, left_out)
+        return x.to(vectors.dtype)
+
+    def tokens(self, lists: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T, features) of all lists, and (B, T) bool which of them are absent; see `forward`."""
+        some = lists[next(iter(self.rows))]
+        batch = len(some)
         tokens = [self.always.expand(batch, -1, -1)]
-        absent = [torch.zeros((batch, 1), dtype=torch.bool, device=vectors.device)]
+        absent = [torch.zeros((batch, 1), dtype=torch.bool, device=some.device)]
         for key, encoder in self.rows.items():
             row = encoder(lists[key])
             tokens.append(row if key in self._masked else row + self.places[key])
             is_set = key in self._masked
             absent.append(masks[key] == 0 if is_set else torch.zeros_like(row[..., 0], dtype=torch.bool))
-        joined, left_out = self.norm(torch.cat(tokens, dim=1)), torch.cat(absent, dim=1)
-        x = self.first(vectors)
-        for block in self.blocks:
-            x = block(x, joined, left_out)
-        return x.to(vectors.dtype)
+        return self.norm(torch.cat(tokens, dim=1)), torch.cat(absent, dim=1)

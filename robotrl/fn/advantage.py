@@ -77,3 +77,15 @@ def group_relative(reward: Tensor) -> Tensor:
     """
     centerd = reward - reward.mean(dim=1, keepdim=True)
     return centerd / (reward.std(dim=1, keepdim=True) + 1e-6)
+
+
+def spread_groups(reward: Tensor, least_std: float) -> Tensor:
+    """Indices (k,) of the groups whose rewards tell their episodes apart; the others teach nothing (RAD-2).
+
+    Args:
+        reward: (P, G), G 2 or more.
+        least_std: least standard deviation (unbiased) of a kept group, 0 or more; groups of equal rewards are never
+            kept.
+    """
+    std = reward.std(dim=1)
+    return torch.nonzero((std >= least_std) & (std > 0))[:, 0]

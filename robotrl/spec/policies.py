@@ -161,6 +161,29 @@ class HasDecode(Protocol):
         ...
 
 
+class Proposals(NamedTuple):
+    """Candidates for a decision, and their scores."""
+
+    chunks: Tensor
+    """(B, M, H, A) normalized candidates."""
+    logits: Tensor
+    """(B, M) scores: the softmax over candidates is the probability of each."""
+
+
+@runtime_checkable
+class HasProposals(Protocol):
+    """The policy proposes several chunks for a decision, scores them, and executes the best one."""
+
+    @property
+    def noise_shape(self) -> tuple[int, int] | None:
+        """(M H, A) of the noise that the candidates of a row start from, one after the other."""
+        ...
+
+    def propose(self, obs: dict[str, Tensor], noise: Tensor) -> Proposals:
+        """Candidates and scores on observations (B, ...), from standard normal noise (B, M H, A)."""
+        ...
+
+
 @runtime_checkable
 class HasTokens(Protocol):
     """An autoregressive policy over action tokens: each element of an action is one of `bins` bins."""

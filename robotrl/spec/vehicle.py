@@ -41,3 +41,25 @@ class HasTimeToCollision(Protocol):
     def time_to_collision_s(self) -> NDArray[np.float64]:
         """(N,) time until the ego meets another road user if all keep speed and course; large if that is never."""
         ...
+
+
+@runtime_checkable
+class HasTrajectoryActions(Protocol):
+    """The sim says whether an action is a trajectory that a tracker follows."""
+
+    @property
+    def trajectory_dt_s(self) -> float | None:
+        """Seconds between the points of an action, the first one so long after the action; None: no trajectories.
+
+        A point is x ahead and y to the left, m, in the ego's frame at the time of the action.
+        """
+        ...
+
+
+@runtime_checkable
+class HasProgressRatio(Protocol):
+    """The sim knows how far a reference driver has come in the same time, e.g. the one who recorded a log."""
+
+    def progress_ratio(self) -> NDArray[np.float64]:
+        """(N,) progress of the running episode over the reference's; below 1, the ego lags behind it."""
+        ...

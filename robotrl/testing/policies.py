@@ -17,7 +17,7 @@ from torch import Tensor
 from robotrl.fn.bc_loss import DrawShape, HasNoiseLevels, clone_loss_of
 from robotrl.fn.chain import Kernel, chain_log_prob, ddim, flow_sde, integrate, noise_net, sample
 from robotrl.registry import POLICIES
-from robotrl.spec import HasChain, HasDecode, HasDensity, HasLogProb, HasTokens, Policy, Spec
+from robotrl.spec import HasChain, HasDecode, HasDensity, HasLogProb, HasProposals, HasTokens, Policy, Spec
 from robotrl.testing.settings import check_frozen_json
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize, numpy_backend
 
@@ -120,6 +120,10 @@ def network_output(policy: Any, obs: dict[str, Tensor]) -> Tensor:
         t, noise = torch.full((batch,), 0.8), deploy_noise(policy, batch)
         assert noise is not None, "a chain begins with noise, and noise_shape is None"
         return policy.velocity(policy.encode(obs), 0.2 * noise, t, 1 - t)
+    if has(policy, HasProposals):
+        noise = deploy_noise(policy, batch)
+        assert noise is not None, "candidates begin with noise, and noise_shape is None"
+        return policy.propose(obs, noise).logits
     if has(policy, HasTokens):
         tokens = torch.zeros((batch, policy.horizon, *policy.action_spec.shape), dtype=torch.int64)
         return policy.token_logits(policy.encode(obs), tokens)
@@ -135,9 +139,10 @@ def it_declares_what_it_can_do(case: PolicyCase) -> None:
     """The policy satisfies `Policy`, has a capability that algorithms learn by, and is registered under its kind."""
     policy = case.built()
     assert has(policy, Policy)
-    capabilities = (HasLogProb, HasDensity, HasChain, HasTokens)
+    capabilities = (HasLogProb, HasDensity, HasChain, HasTokens, HasProposals)
     assert any(has(policy, one) for one in capabilities), "no algorithm learns by anything that it can do"
-    assert has(policy, HasChain) == has(policy, HasDecode) == (policy.noise_shape is not None)
+    assert has(policy, HasChain) == has(policy, HasDecode)
+    assert (has(policy, HasChain) or has(policy, HasProposals)) == (policy.noise_shape is not None)
     assert POLICIES.load(policy.kind) is type(policy)
     assert policy.deploy_mode in ("sample", "mean")
 

@@ -20,7 +20,7 @@ from robotrl.sims.driving.backends.backend import Backend, Threads
 from robotrl.sims.driving.backends.cuda import Cuda
 from robotrl.sims.driving.core import DrivingCore
 from robotrl.sims.driving.observations import DrivingObservations, Observed, make_observations
-from robotrl.sims.driving.plan import ActionKind, Actions, actions_of
+from robotrl.sims.driving.plan import SPACING_S, ActionKind, Actions, actions_of
 from robotrl.sims.driving.render import picture, raster, vectors
 from robotrl.sims.driving.rewards import RewardCfg, Rules
 from robotrl.sims.driving.traffic.driver import RouteDriver
@@ -107,6 +107,11 @@ class DrivingSim(CoreSim[D]):
     def time_to_collision_s(self) -> NDArray[np.float64]:
         """Time (N,) to the next collision if all keep speed and course; see `HasTimeToCollision`."""
         return captions.facts(self.core)[:, 0]
+
+    @property
+    def trajectory_dt_s(self) -> float | None:
+        """Seconds between the points of a trajectory; None if actions are steering and acceleration."""
+        return SPACING_S if self.action_is_plan else None
 
     def trace_map(self, env: int) -> TraceMap:
         """Map of an env's running episode, for the episode recording."""

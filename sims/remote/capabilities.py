@@ -279,6 +279,12 @@ class _TimeToCollision(_Asks):
         return self.gathered("time_to_collision_s")
 
 
+class _ProgressRatio(_Asks):
+    def progress_ratio(self) -> NDArray[Any]:
+        """Progress (N,) over the reference's."""
+        return self.gathered("progress_ratio")
+
+
 def _constant_part(name: str) -> type[_Asks]:
     return type(f"_{name}", (_Asks,), {name: property(lambda self: self.constant(name))})
 
@@ -302,9 +308,18 @@ def _parts(found: EnvDescription) -> Iterator[type[_Asks]]:
         _ActionCaptions: "action_contexts" in methods and "action_captions" in constants,
         _TimeLimit: "elapsed_steps" in methods and "limit_steps" in constants,
         _TimeToCollision: "time_to_collision_s" in methods,
+        _ProgressRatio: "progress_ratio" in methods,
     }
     yield from (part for part, has in wanted.items() if has)
-    for name in ("privileged", "grounding_keys", "success_rule", "solved_return", "vehicle_obs", "reasons"):
+    for name in (
+        "privileged",
+        "grounding_keys",
+        "success_rule",
+        "solved_return",
+        "vehicle_obs",
+        "trajectory_dt_s",
+        "reasons",
+    ):
         if name in constants:
             yield _constant_part(name)
 

@@ -69,6 +69,7 @@ METHODS = (
     "caption_classes",
     "action_contexts",
     "time_to_collision_s",
+    "progress_ratio",
     "elapsed_steps",
 )
 """Optional methods, as in robotrl's sims, of numpy arrays; the arguments are passed by name.
@@ -85,6 +86,7 @@ CONSTANTS = (
     "success_rule",
     "solved_return",
     "vehicle_obs",
+    "trajectory_dt_s",
     "action_captions",
     "caption_topics",
     "caption_camera",

@@ -47,6 +47,10 @@ class BevWarpSim(DrivingSim[WarpCore]):
         """Name of the scenario of a start's clip."""
         return self.core.log.meta.clips[self.core.clip_of(state_id)[0]].scenario
 
+    def progress_ratio(self) -> NDArray[np.float64]:
+        """Progress (N,) over the logged one; see `HasProgressRatio`."""
+        return self.core.replays["ratio"].astype(np.float64)
+
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Exact state; see the core's `get_state`."""
         return self.core.get_state()

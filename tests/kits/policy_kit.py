@@ -14,6 +14,7 @@ from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.networks.builders import NETWORKS
+from robotrl.policies.reranked import RerankedCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.policies.squashed import SquashedCfg
 from robotrl.spec import Spec
@@ -78,6 +79,8 @@ CFGS: dict[str, Any] = {
     "gaussian-set": GaussianCfg(horizon=3, hidden=(32, 32), set_features=8),
     "flow-attention-set": FlowCfg(horizon=3, hidden=(32, 32), set_features=8, set_attention=2),
     "diffusion-attention-set": DiffusionCfg(horizon=3, hidden=(32, 32), set_features=8, set_attention=1),
+    "reranked": RerankedCfg(candidates=4, width=16, rounds=1),
+    "reranked-attention-set": RerankedCfg(candidates=3, width=16),
     "beta-map": BetaCfg(horizon=3, hidden=(32, 32), **PICTURES, image_norm="layer"),
 }
 """One row for each kind, network and edge; the tests of every policy run on each."""
@@ -91,6 +94,8 @@ def build_policy(name: str) -> Any:
     specs = {"picture": PICTURE_SPEC, "map": MAP_SPEC, "set": SET_SPEC}.get(name.rpartition("-")[2], OBSERVATION_SPEC)
     if name.startswith("categorical"):
         return CFGS[name].build(specs, CHOICE_SPEC, TransformGroup(TRANSFORMS.inputs))
+    if name.startswith("reranked"):
+        return CFGS[name].build(build_policy(name.replace("reranked", "flow")))
     return CFGS[name].build(specs, ACTION_SPEC, TRANSFORMS)
 
 

@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "policies.vla.decoding.cuda_graph": {"policies", "utils.cuda_graph"},
     # its base may be a policy of any kind
     "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},
+    "policies.reranked": {"spec", "transforms", "errors", "fn", "registry", "policies"},
     "sims": {"spec", "transforms", "errors", "fn", "utils", *SHARED_BY_SIMS},
     # lanes, routes, rasters and scores: driving worlds share them, and never import each other
     **{world: {"spec", "errors", "fn", "utils", *SHARED_BY_SIMS, "sims.driving"} for world in DRIVING_WORLDS},

@@ -1,0 +1,1 @@
+"""Pure functions of planners that propose trajectories and rank them."""
