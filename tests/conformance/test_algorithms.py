@@ -11,6 +11,7 @@ import pytest
 
 import tests.algos.test_grpo as tokens
 import tests.algos.test_pretrain as looking
+import tests.algos.test_rad2 as driving
 import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
 import tests.policies.vla.test_flow as flows
@@ -143,6 +144,7 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
         None,
         data.table,
     ),
+    "rad2": lambda data: AlgorithmCase("rad2", driving.CFG, driving.sim, driving.RANKED, driving.planner),
     "reinflow": on_policy("reinflow", kit.REINFLOW, kit.flow),
     "rlpd": lambda data: AlgorithmCase(
         "rlpd", off.RLPD, lambda: Walk(off.ENVS), off.POLICY, None, data.random_walks, 3
