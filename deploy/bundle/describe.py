@@ -54,7 +54,7 @@ class HasDeploy(Protocol):
     noise_shape: tuple[int, int] | None
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> DeployOutput:
-        """Actions from observations (B, ...) and noise (B, H, A)."""
+        """Actions from observations (B, ...) and noise (B, *noise_shape)."""
         ...
 
 
@@ -224,7 +224,18 @@ def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
     if policy.noise_shape is not None:
         inputs.append(
             schema.Port(
-                "noise", "noise", "float32", chunk, spec.names, ("1",) * width, free, free, "", "sampler", 1, None
+                "noise",
+                "noise",
+                "float32",
+                policy.noise_shape,
+                spec.names,
+                ("1",) * width,
+                free,
+                free,
+                "",
+                "sampler",
+                1,
+                None,
             )
         )
     return schema.Io(tuple(inputs), (actions, raw))

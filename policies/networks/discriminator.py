@@ -61,6 +61,8 @@ class Discriminator(nn.Module):
         tokens, absent = self._scene(obs)
         x = query.view(batch, count, -1)
         for block in self.read_scene:
+            # a ModuleList knows its members as modules alone
+            assert isinstance(block, CrossAttention)
             x = block.attend(x, tokens, absent)
         return self.score(x)[..., 0].to(chunks.dtype)
 

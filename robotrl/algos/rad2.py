@@ -271,7 +271,8 @@ class Rad2Learner(Learner):
             "decisions": float(len(found.valid)),
         }
         if cfg.ranks:
-            self._choices.add(self._choice_rows(groups.chosen(found, kept, cfg.group_size), returned[kept]))
+            advantage = group_relative(returned)[kept].flatten()
+            self._choices.add(self._choice_rows(groups.chosen(found, kept, cfg.group_size), advantage))
             scalars |= self._improve_discriminator()
         if cfg.generates:
             self._plans.add(self._plan_rows(found))
@@ -290,12 +291,11 @@ class Rad2Learner(Learner):
                 record["progress"] = torch.from_numpy(self.sim.progress_ratio()).to(rows.device)[rows]
         return Decision(explored.actions, record)
 
-    def _choice_rows(self, found: Trajectories, returned: Tensor) -> dict[str, Tensor]:
-        """Rows of the discriminator's loss, from kept groups with returns (P, G)."""
+    def _choice_rows(self, found: Trajectories, advantage: Tensor) -> dict[str, Tensor]:
+        """Rows of the discriminator's loss, from the episodes of kept groups and their advantages (N,)."""
         record = {name: found.record[name] for name in ("chunks", "choice", "log_prob")}
         weight = step_weights(found.valid[:, :1], found.episode, len(found.success))[:, 0]
-        advantage = group_relative(returned).flatten()[found.episode]
-        return self._observed(found) | record | {"advantage": advantage, "weight": weight}
+        return self._observed(found) | record | {"advantage": advantage[found.episode], "weight": weight}
 
     def _plan_rows(self, found: Trajectories) -> dict[str, Tensor]:
         """Executed plans as rows of the generator's loss, relabeled where the sim's own signals say so."""
