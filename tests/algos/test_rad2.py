@@ -14,6 +14,7 @@ from torch import Tensor
 import robotrl
 from robotrl.algos.rad2 import Rad2Cfg, Rad2Learner
 from robotrl.cli.main import main
+from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.learners.learner import Setup
 from robotrl.policies.flow import FlowCfg
@@ -24,10 +25,12 @@ from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.testing.algorithms import fresh_policy
+from robotrl.training import resume, train
 from tests.kits import warp_kit
 from tests.kits.learner_kit import flow
 from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
+from tests.training.test_resume import StopAt, assert_same_end
 
 CFG = Rad2Cfg(
     iterations=4,
@@ -275,6 +278,22 @@ def test_a_planner_that_is_told_to_brake_proposes_shorter_plans(clone: Path) -> 
         made.iterate()
     # 2 m/s^2 for 2 s are 4 m in each of three rounds, which follow one another's plans
     assert reach() < at_first - 3.0
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_never_was(clone: Path) -> None:
+    options = {**OPTIONS, "log": warp_kit.small_log(None)}
+    cfg = TrainCfg(
+        SimCfg("bev/warp", 8, tuple(f"{key}={value}" for key, value in options.items())),
+        CFG,
+        RANKED,
+        init_from=str(clone / "clone"),
+        evaluation=EvalCfg(every=0, episodes=4, num_envs=4, animation=0),
+        checkpoint_every=1,
+    )
+    train(cfg, clone / "whole")
+    train(cfg, clone / "cut", [StopAt(2)])
+    resume(clone / "cut")
+    assert_same_end(clone / "whole", clone / "cut")
 
 
 # refusals
