@@ -28,8 +28,9 @@ from robotrl.spec import (
     why_lacking,
 )
 from robotrl.spec.captions import HasActionCaptions, HasCaptions
-from robotrl.spec.vehicle import HasTimeToCollision, HasVehicleObs
+from robotrl.spec.vehicle import HasProgressRatio, HasTimeToCollision, HasTrajectoryActions, HasVehicleObs
 from robotrl.testing.sims import assert_same_obs, copied, leaves, random_actions
+from tests.kits.warp_kit import small_log
 
 SIMS = {"mujoco/peg-insert": {"limit_s": 0.5}, "bev/drive": {"limit_s": 1.0}}
 
@@ -145,6 +146,21 @@ def test_a_driving_sim_keeps_what_it_can_do() -> None:
     assert np.array_equal(here.action_contexts(), there.action_contexts())
     assert not isinstance(there, HasTrace)
     assert "do not travel" in why_lacking(there, "HasTrace")
+    there.close()
+
+
+def test_what_planners_ask_of_a_driving_sim_comes_through() -> None:
+    options = {"log": small_log(None), "actions": "trajectory", "hold": 10}
+    here = robotrl.make_sim("bev/warp", num_envs=2, seed=3, **options)
+    there = robotrl.make_sim("remote/bev/warp", num_envs=2, seed=3, kwargs=options)
+    assert isinstance(there, HasTrajectoryActions) and isinstance(there, HasProgressRatio)
+    assert there.trajectory_dt_s == here.trajectory_dt_s == 0.5
+    for sim in (here, there):
+        sim.queue_states(list(here.state_ids("val")[:2]))
+        sim.reset()
+        sim.step(torch.zeros(2, 8))
+    assert np.array_equal(here.progress_ratio(), there.progress_ratio())
+    assert (here.progress_ratio() < 1).all()
     there.close()
 
 
