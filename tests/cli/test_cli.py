@@ -303,7 +303,7 @@ def test_list_describes_every_name_of_ours(capsys):
     assert found.pop("schema_version") == 1
     assert set(found) == {
         *("sims", "policies", "algorithms", "rewards"),
-        *("presets", "encoders", "robots", "benches"),
+        *("presets", "encoders", "traffic", "robots", "benches"),
     }
     assert [
         f"{kind} {name}" for kind, rows in found.items() for name, row in rows.items() if not row["description"]
