@@ -24,6 +24,8 @@ from robotrl.sims import starts
 from robotrl.sims.bev.core import BevCore
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.geometry import boxes_overlap
+from robotrl.sims.driving.roads.levels import LEVEL_M
+from robotrl.sims.driving.traffic.heights import differ, height_of
 from robotrl.sims.driving.traffic.right_of_way import RED, light
 
 ENVS, AGENTS = 8, 24
@@ -99,7 +101,7 @@ def drive(text: str, episodes: int, routes: int = 2, length_m: float = 150.0) ->
             if int(ids[e]) in counted:
                 more, red = _lights(core, e, before[e], times)
                 passed, reds = passed + more, reds + red
-                if step % LOOK_EVERY == 0 and overlap(core.world.agents[e]):
+                if step % LOOK_EVERY == 0 and overlap(core.world.agents[e], _heights(core, e)):
                     overlapping.add(int(ids[e]))
     completion, score = np.mean(rows, axis=0)
     return Driven(episodes, dict(ends), float(completion), float(score), reds, passed, len(overlapping))
@@ -124,13 +126,27 @@ def _lights(core: BevCore, e: int, before: Any, times: Any) -> tuple[int, int]:
     return passed, reds
 
 
-def overlap(agents: Any) -> bool:
-    """True if two road users besides the ego and pedestrians overlap."""
+def _heights(core: BevCore, e: int) -> Any:
+    """(A,) height of each road user of an env, m; `UNKNOWN` off the lanes."""
+    maps = core.bank.arrays
+    row = maps.maps[core.world.episodes["map"][e]]
+    return np.array([height_of(maps, row, user, 0.0) for user in core.world.agents[e]])
+
+
+def overlap(agents: Any, heights: Any) -> bool:
+    """True if two road users besides the ego and pedestrians overlap on one level.
+
+    Args:
+        agents: (A,) road users.
+        heights: (A,) m.
+    """
     cars = np.flatnonzero((agents["kind"] > 0) & (agents["kind"] != tables.PEDESTRIAN) & (np.abs(agents["x"]) < 1e5))
     cars = cars[cars > 0]
     x, y = agents["x"][cars], agents["y"][cars]
     for i, j in np.argwhere(np.triu((x[:, None] - x) ** 2 + (y[:, None] - y) ** 2 < NEAR_M2, 1)):
         p, q = agents[cars[i]], agents[cars[j]]
+        if differ(heights[cars[i]], heights[cars[j]], LEVEL_M):
+            continue
         if boxes_overlap(
             q["x"] - p["x"], q["y"] - p["y"], p["cos"], p["sin"], p["length"] / 2, p["width"] / 2, q["cos"], q["sin"],
             q["length"] / 2, q["width"] / 2,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from benchmarks.maps.cuts import cut, mirrored
 from benchmarks.maps.xodr import WIDTH_M, End, Road, Town, cubic, lane, section, signal, tag
@@ -22,9 +23,9 @@ def _lanes(right: int, left: int = 0) -> list[str]:
     return [lane(own) for own in (*range(left, 0, -1), *range(-1, -right - 1, -1))]
 
 
-def _street(right: int = 1, left: int = 1, **rest: object) -> str:
+def _street(right: int = 1, left: int = 1, **rest: Any) -> str:
     town = Town()
-    town.add(Road(1, 0.0, 0.0, 0.0, 400.0, [section(0, _lanes(right, left))], **rest))  # type: ignore[arg-type]
+    town.add(Road(1, 0.0, 0.0, 0.0, 400.0, [section(0, _lanes(right, left))], **rest))
     return town.text()
 
 

@@ -93,7 +93,14 @@ def driving(names: Sequence[str]) -> tuple[Population, ...]:
     """
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"traffic is {tuple(names)!r}: expected each population once, and one or more")
-    return tuple(check_population(name, TRAFFIC.load(name)()) for name in names)
+    return tuple(_population(name) for name in names)
+
+
+def _population(name: str) -> Population:
+    make = TRAFFIC.load(name)
+    if not callable(make):
+        raise ConfigError(f"traffic population {name!r} is {make!r}: expected a function that returns a Population")
+    return check_population(name, make())
 
 
 @dataclass(frozen=True)

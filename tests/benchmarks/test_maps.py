@@ -7,6 +7,7 @@ from benchmarks.maps.drive import drive, overlap, recut
 from benchmarks.maps.kinds import KINDS
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.opendrive import reader
+from robotrl.sims.driving.traffic.heights import UNKNOWN
 
 
 def test_twenty_kinds_are_there_and_a_cut_one_has_more_sections():
@@ -30,9 +31,13 @@ def test_cars_that_overlap_are_found():
     agents = np.zeros(4, tables.AGENT)
     agents["cos"], agents["length"], agents["width"], agents["kind"] = 1.0, 4.0, 2.0, tables.CAR
     agents["x"] = 0.0, 10.0, 14.5, 30.0
-    assert not overlap(agents)
+    flat = np.zeros(4)
+    assert not overlap(agents, flat)
     agents["x"][2] = 13.5
-    assert overlap(agents)
+    assert overlap(agents, flat)
+    # a bridge of 8 m, and a car off the lanes, whose height is not known
+    assert not overlap(agents, np.array([0.0, 0.0, 8.0, 0.0]))
+    assert overlap(agents, np.array([0.0, 0.0, UNKNOWN, 0.0]))
 
 
 def test_a_street_is_driven_to_its_end():

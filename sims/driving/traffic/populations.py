@@ -72,6 +72,8 @@ LIMITS = {
     "distracted": (0.0, 1.0, ""),
 }
 """Lowest and highest value of each field of `Population`, and its unit."""
+DRAWN = ("desired_speed", "headway_s")
+"""Fields that have a range, of which each driver draws a value."""
 
 
 def moderate() -> Population:
@@ -140,7 +142,9 @@ def check_population(name: str, given: object) -> Population:
         raise ConfigError(f"traffic population {name!r} is {given!r}: expected a Population")
     for field, (low, high, unit) in LIMITS.items():
         value = vars(given)[field]
-        values = value if isinstance(value, tuple) else (value,)
+        if field in DRAWN and not (isinstance(value, tuple) and len(value) == 2):
+            raise ConfigError(f"traffic population {name!r}: {field} is {value!r}: expected (lowest, highest)")
+        values = value if field in DRAWN else (value,)
         for one in values:
             check_number(f"traffic population {name!r}: {field}", one, low, high, unit)
         if list(values) != sorted(values):
@@ -154,7 +158,7 @@ def population_records(populations: Sequence[Population]) -> Records:
     for row, population in zip(rows, (moderate(), *populations), strict=True):
         for field in fields(population):
             value = getattr(population, field.name)
-            if isinstance(value, tuple):
+            if field.name in DRAWN:
                 # rounded: the width of 0.75 to 1.10 is 0.35, to the last bit
                 row[f"{field.name}_low"], row[f"{field.name}_width"] = value[0], round(value[1] - value[0], 9)
             else:

@@ -170,6 +170,9 @@ def test_bad_names_are_refused(names: tuple[str, ...], message: str) -> None:
         (3, r"traffic population 'mine' is 3: expected a Population"),
         (Population(accel_mps2=-1.0), r"traffic population 'mine': accel_mps2 is -1\.0"),
         (Population(headway_s=(1.0, math.nan)), r"traffic population 'mine': headway_s is nan"),
+        (Population(desired_speed=(1.0,)), r"desired_speed is \(1\.0,\): expected \(lowest, highest\)"),  # type: ignore[arg-type]
+        (Population(headway_s=1.0), r"headway_s is 1\.0: expected \(lowest, highest\)"),  # type: ignore[arg-type]
+        (Population(accel_mps2=(1.0, 2.0)), r"accel_mps2 is \(1\.0, 2\.0\)"),  # type: ignore[arg-type]
         (Population(desired_speed=(1.0, 0.5)), r"desired_speed is \(1\.0, 0\.5\): expected the lower end first"),
     ],
 )
@@ -183,12 +186,14 @@ def test_another_package_adds_a_population(tmp_path: Any, monkeypatch: pytest.Mo
     (tmp_path / "hurried_traffic.py").write_text(
         "from robotrl.sims.driving.traffic.populations import Population\n"
         "def hurried():\n    return Population(desired_speed=(1.5, 1.6))\n"
+        "ready = Population()\n"
     )
     info = tmp_path / "hurried-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hurried\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[robotrl.traffic]\nhurried = hurried_traffic:hurried\nbroken = hurried_traffic:missing\n"
+        "ready = hurried_traffic:ready\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     sim = make("hurried", scenarios=("straight",))
@@ -197,3 +202,5 @@ def test_another_package_adds_a_population(tmp_path: Any, monkeypatch: pytest.Mo
     sim.close()
     with pytest.raises(ConfigError, match=r"traffic population 'broken' of the package 'hurried' cannot be imported"):
         make("broken")
+    with pytest.raises(ConfigError, match=r"traffic population 'ready' is Population\(.*expected a function"):
+        make("ready")
