@@ -15,10 +15,10 @@ from robotrl.fn.random.noise import Noise, choose, randn
 from robotrl.policies.base import Deployed
 from robotrl.policies.generative import GenerativePolicy
 from robotrl.policies.networks.discriminator import Discriminator
+from robotrl.policies.over_base import PolicyOverBase
 from robotrl.registry import POLICIES
-from robotrl.spec import ActOut, Mode, Proposals, Spec
+from robotrl.spec import ActOut, Mode, Proposals
 from robotrl.spec.json_fields import settings_from_json
-from robotrl.transforms import TransformGroup
 
 MOST_CANDIDATES = 1024
 FIXED_SEED = 0x2AD2
@@ -58,7 +58,7 @@ class Explored(NamedTuple):
     """(B,) their log-probabilities."""
 
 
-class RerankedPolicy(nn.Module):
+class RerankedPolicy(PolicyOverBase):
     """A planner with a discriminator of its candidates; implements `Policy` and `HasProposals`.
 
     At each decision the planner samples M candidates, from full noise as in its training, and the discriminator scores
@@ -81,22 +81,15 @@ class RerankedPolicy(nn.Module):
     fixed_noise: Tensor
 
     def __init__(self, base: nn.Module, cfg: RerankedCfg) -> None:
-        super().__init__()
         if not isinstance(base, GenerativePolicy):
             raise CapabilityError(
                 f"policy {type(base).__name__} proposes no candidates that can be ranked: expected FlowPolicy,"
                 " ShortcutPolicy or DiffusionPolicy"
             )
         check_count("policy.candidates", cfg.candidates, 1, MOST_CANDIDATES)
-        if cfg.horizon not in (None, base.horizon):
-            raise ConfigError(f"policy.horizon is {cfg.horizon}: the planner's horizon is {base.horizon}")
-        self.base = base.eval()
+        super().__init__(base, cfg.horizon)
         self.cfg = cfg
         self.discriminator = Discriminator(base, cfg.width, cfg.rounds, cfg.point_width)
-        self.control_dt_s: float | None = base.control_dt_s
-        """Seconds between two actions of the sim it was trained on."""
-        self.reward_scale: float | None = None
-        """None: rewards are not normalized."""
         fixed = torch.randn(self.noise_shape, generator=torch.Generator().manual_seed(FIXED_SEED))
         self.register_buffer("fixed_noise", fixed, persistent=False)
 
@@ -104,60 +97,6 @@ class RerankedPolicy(nn.Module):
     def noise_shape(self) -> tuple[int, int]:
         """(M H, A) of the noise for `deploy`: that of all candidates, one after the other."""
         return self.cfg.candidates * self.horizon, self.action_width
-
-    @property
-    def denoising_steps(self) -> int:
-        """K of the planner."""
-        return self.base.denoising_steps
-
-    @property
-    def sampler(self) -> tuple[str, str]:
-        """Kind and solver of the planner's sampler."""
-        return self.base.sampler
-
-    @property
-    def observation_spec(self) -> dict[str, Spec]:
-        """Observation spec of the planner."""
-        return self.base.observation_spec
-
-    @property
-    def action_spec(self) -> Spec:
-        """Action spec of the planner."""
-        return self.base.action_spec
-
-    @property
-    def transforms(self) -> TransformGroup:
-        """Transforms of the planner."""
-        return self.base.transforms
-
-    @property
-    def horizon(self) -> int:
-        """H of the planner."""
-        return self.base.horizon
-
-    @property
-    def action_width(self) -> int:
-        """A, the size of an action."""
-        return self.base.action_width
-
-    @property
-    def context_width(self) -> int:
-        """See `HasChain.context_width`."""
-        return self.base.context_width
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the training mode of the discriminator; the planner stays in eval mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
-
-    def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D) of the planner."""
-        return self.base.encode(obs)
-
-    def to_actions(self, normalized_action: Tensor) -> Tensor:
-        """Convert normalized actions to the sim's units, clipped to the action bounds."""
-        return self.base.to_actions(normalized_action)
 
     def propose(self, obs: dict[str, Tensor], noise: Tensor) -> Proposals:
         """See `HasProposals`."""

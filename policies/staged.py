@@ -51,6 +51,7 @@ class StagedPolicy(nn.Module):
         self.transforms = late.transforms
         self.cfg = late.cfg
         self.noise_shape: tuple[int, int] = late.noise_shape
+        self.sampler: tuple[str, str] = late.sampler
         self.context_width: int = early.context_width
         self.control_dt_s: float | None = late.control_dt_s
         self.reward_scale: float | None = late.reward_scale

@@ -15,11 +15,11 @@ from robotrl.errors import CapabilityError, ConfigError, check_positive, unknown
 from robotrl.fn.random.noise import Noise, randn
 from robotrl.policies.base import Deployed
 from robotrl.policies.networks.mlp import Activation, Mlp
+from robotrl.policies.over_base import PolicyOverBase
 from robotrl.policies.squashed import log_slope
 from robotrl.registry import POLICIES
-from robotrl.spec import ActOut, Mode, Spec
+from robotrl.spec import ActOut, Mode
 from robotrl.spec.json_fields import settings_from_json
-from robotrl.transforms import TransformGroup
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of the log-std of the noise before tanh."""
@@ -100,7 +100,7 @@ class NoiseActor(nn.Module):
         return noise.clamp(-self.bound, self.bound)
 
 
-class SteeredPolicy(nn.Module):
+class SteeredPolicy(PolicyOverBase):
     """A frozen base policy with a trainable noise actor; implements `Policy`.
 
     It uses only `encode`, `decode` and `to_actions` of the base policy. The exported graph holds both networks; its
@@ -120,7 +120,6 @@ class SteeredPolicy(nn.Module):
     keyed_noise: ClassVar[Literal[True]] = True
 
     def __init__(self, base: Any, cfg: SteeredCfg) -> None:
-        super().__init__()
         missing = [name for name in NEEDED if not hasattr(base, name)]
         if missing:
             lacks = "HasDecode" if "decode" in missing else ", ".join(missing)
@@ -128,16 +127,10 @@ class SteeredPolicy(nn.Module):
         if cfg.deploy not in MODES:
             raise unknown("policy.deploy", str(cfg.deploy), MODES)
         check_positive("policy.bound", cfg.bound)
-        if cfg.horizon not in (None, base.horizon):
-            raise ConfigError(f"policy.horizon is {cfg.horizon}: the base policy's horizon is {base.horizon}")
-        self.base: Any = base.requires_grad_(False).eval()
+        super().__init__(base.requires_grad_(False), cfg.horizon)
         self.cfg = cfg
         self.base_sha256 = weights_sha256(base)
         """SHA-256 of the base policy's weights at construction."""
-        self.control_dt_s: float | None = base.control_dt_s
-        """Seconds between two actions of the sim it was trained on."""
-        self.reward_scale: float | None = None
-        """None: rewards are not normalized."""
         self.base_noise: tuple[int, int] = base.noise_shape
         """(H, A) of the base policy's noise."""
         self.actor = NoiseActor(base.context_width, *self.base_noise, cfg)
@@ -152,56 +145,6 @@ class SteeredPolicy(nn.Module):
         """(H, A) of the normal numbers for `deploy`, None if the mean is deployed."""
         return self.base_noise if self.cfg.deploy == "sample" else None
 
-    @property
-    def denoising_steps(self) -> int:
-        """K of the base policy, 0 if it has none."""
-        return getattr(self.base, "denoising_steps", 0)
-
-    @property
-    def sampler(self) -> tuple[str, str]:
-        """Kind and solver of the base policy's sampler."""
-        return getattr(self.base, "sampler", ("flow", "euler"))
-
-    @property
-    def observation_spec(self) -> dict[str, Spec]:
-        """Observation spec of the base policy."""
-        return self.base.observation_spec
-
-    @property
-    def action_spec(self) -> Spec:
-        """Action spec of the base policy."""
-        return self.base.action_spec
-
-    @property
-    def transforms(self) -> TransformGroup:
-        """Transforms of the base policy."""
-        return self.base.transforms
-
-    @property
-    def horizon(self) -> int:
-        """H of the base policy."""
-        return self.base.horizon
-
-    @property
-    def action_width(self) -> int:
-        """A, the size of an action."""
-        return self.action_spec.shape[0]
-
-    @property
-    def context_width(self) -> int:
-        """See `HasChain.context_width`."""
-        return self.base.context_width
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the training mode of the actor; the base policy stays in eval mode."""
-        super().train(mode)
-        self.base.eval()
-        return self
-
-    def encode(self, obs: dict[str, Tensor]) -> Tensor:
-        """Context (B, D) of the base policy."""
-        return self.base.encode(obs)
-
     def steer(self, ctx: Tensor, noise: Tensor) -> Tensor:
         """Denoise: normalised chunk (B, H, A) from noise (B, H, A), clamped to the bound.
 
@@ -214,10 +157,6 @@ class SteeredPolicy(nn.Module):
             raise ConfigError(f"noise has shape {tuple(noise.shape)}: expected {expected}, a whole chunk for each row")
         bound = self.actor.bound
         return self.base.decode(ctx, noise.clamp(-bound, bound))
-
-    def to_actions(self, normalized_action: Tensor) -> Tensor:
-        """Convert normalised actions to the sim's units, clipped to the action bounds."""
-        return self.base.to_actions(normalized_action)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """Chunk from noise that the actor samples with `noise` (B, H, A), or from its mean, which ignores `noise`.

@@ -33,12 +33,22 @@ class Planner(NamedTuple):
     label: str
     preset: str | None
     """Preset for training; None for the rule-based driver, which is not trained."""
+    base: str | None = None
+    """Clone that it starts from, by its name in this table."""
 
 
 PLANNERS = {
     "driver": Planner("rule-based: IDM on the route", None),
     "ppo": Planner("PPO, Beta policy, CaRL's reward, vectors", "drive-ppo"),
+    "flow": Planner("flow planner, cloned from the rule-based driver", "drive-bc-flow"),
+    "diffusion": Planner("diffusion planner, cloned", "drive-bc-diffusion"),
+    "reinflow": Planner("flow planner, ReinFlow", "drive-reinflow", "flow"),
+    "flow-grpo": Planner("flow planner, Flow-GRPO", "drive-flow-grpo", "flow"),
+    "dsrl": Planner("flow planner, DSRL", "drive-dsrl", "flow"),
+    "dppo": Planner("diffusion planner, DPPO", "drive-dppo", "diffusion"),
 }
+CLONES = ("flow", "diffusion")
+"""Planners that are cloned from recorded drives."""
 
 
 def cells(quick: bool) -> list[Cell]:

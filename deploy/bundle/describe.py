@@ -16,7 +16,7 @@ from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS, composed_affine
 from robotrl.deploy.bundle.plausible import max_still_s, plausible
 from robotrl.errors import ConfigError
-from robotrl.spec import Spec
+from robotrl.spec import HasSampler, Spec
 from robotrl.spec.actuation import Actuation
 from robotrl.transforms import TransformGroup
 
@@ -115,8 +115,10 @@ class ExportPlan:
         if golden is not None:
             files[schema.GOLDEN_FILE] = entry(golden)
         noisy = policy.noise_shape is not None
-        steps = int(getattr(policy, "denoising_steps", 0)) if noisy else 0
-        kind, solver = getattr(policy, "sampler", ("flow", "euler")) if noisy else ("none", "none")
+        # a policy with noise that says nothing of its sampler has one step of its own
+        known = isinstance(policy, HasSampler)
+        steps = policy.denoising_steps if noisy and known else 0
+        kind, solver = (policy.sampler if known else ("flow", "euler")) if noisy else ("none", "none")
         return schema.Manifest(
             schema_version=schema.SCHEMA_VERSION,
             bundle_id="",

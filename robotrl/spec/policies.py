@@ -153,6 +153,21 @@ class HasChain(Protocol):
 
 
 @runtime_checkable
+class HasSampler(Protocol):
+    """A sampler whose kind and number of steps a bundle states."""
+
+    @property
+    def denoising_steps(self) -> int:
+        """K, network evaluations of one decision."""
+        ...
+
+    @property
+    def sampler(self) -> tuple[str, str]:
+        """Kind and solver: ("flow", "euler") or ("diffusion", "ddim")."""
+        ...
+
+
+@runtime_checkable
 class HasDecode(Protocol):
     """Deterministic map from noise to an action chunk."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.planner import bench, cell
-from benchmarks.planner.bench import POPULATIONS, SEEDS
+from benchmarks.planner.bench import CLONES, PLANNERS, POPULATIONS, SEEDS
+from robotrl.config import changed_options
 from robotrl.errors import ConfigError
 from robotrl.registry import TRAFFIC
 from tests.kits.refusals import raises_naming
@@ -24,7 +26,9 @@ def record(method: str, seed: int, scores: tuple[float, ...]) -> dict[str, Any]:
 def test_trained_planners_have_three_seeds_and_all_populations_exist() -> None:
     cells = bench.cells(False)
     assert [one.seed for one in cells if one.method == "driver"] == [0]
-    assert [one.seed for one in cells if one.method == "ppo"] == list(SEEDS)
+    assert all(
+        [one.seed for one in cells if one.method == name] == list(SEEDS) for name in PLANNERS if name != "driver"
+    )
     assert [one.method for one in bench.cells(True)] == ["driver"]
     assert set(POPULATIONS) <= set(TRAFFIC.names())
 
@@ -47,6 +51,42 @@ def test_the_rule_based_driver_drives_in_each(tmp_path: Path) -> None:
     assert list(found) == list(POPULATIONS)
     assert all(one["routes"] == 12 and 30.0 < one["driving"] <= 100.0 for one in found.values())
     assert len({one["driving"] for one in found.values()}) > 1
+
+
+def test_fine_tuned_planners_start_from_a_clone_of_their_kind() -> None:
+    for name, planner in PLANNERS.items():
+        if planner.base is not None:
+            assert planner.base in CLONES
+            ours, theirs = (cell.preset_cfg(one, 0) for one in (name, planner.base))
+            assert changed_options(ours.sim) == changed_options(theirs.sim), name
+            # a steered policy has the clone inside
+            assert name == "dsrl" or replace(ours.policy, deploy_noise=1.0) == theirs.policy, name
+
+
+def test_cells_share_a_clone_and_drive_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = cell.preset_cfg
+
+    def short(name: str, seed: int) -> Any:
+        cfg = full(name, seed)
+        cuts = {"updates": 4, "updates_per_iteration": 2, "batch": 16} if name in CLONES else {}
+        cuts |= {"env_steps": 128, "num_steps": 4, "minibatch": 32, "epochs": 1} if name == "reinflow" else {}
+        cfg = replace(cfg, algo=replace(cfg.algo, **cuts), sim=replace(cfg.sim, num_envs=16))
+        return replace(cfg, evaluation=replace(cfg.evaluation, num_envs=8, episodes=8))
+
+    monkeypatch.setattr(cell, "preset_cfg", short)
+    monkeypatch.setattr(cell, "DEMOS", 4)
+    monkeypatch.setattr(cell, "POPULATIONS", ("moderate",))
+    found = {}
+    for name in ("flow", "reinflow"):
+        out = tmp_path / f"attempt-{name}" / "out"
+        out.mkdir(parents=True)
+        cell.main(name, 0, out, episodes=12)
+        found[name] = json.loads((out / "result.json").read_text())
+        assert found[name]["populations"]["moderate"]["routes"] == 12
+    clones = sorted(path.name for path in (tmp_path / "clones").iterdir())
+    assert clones == ["drives-4-0", "flow-4-0"]
+    tuned = json.loads((tmp_path / "attempt-reinflow" / "out" / "run" / "config.json").read_text())
+    assert tuned["init_from"].endswith("clones/flow-4-0")
 
 
 def test_an_unknown_planner_is_refused(tmp_path: Path) -> None:
