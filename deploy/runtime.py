@@ -55,12 +55,12 @@ class Controller:
         self.manifest = manifest = bundle.manifest
         if (
             manifest.sampler.noise_policy == "steer"
-            or manifest.timing.rtc_mode != "none"
-            or any(port.role in ("state_in", "prefix") for port in manifest.io.inputs)
+            or manifest.timing.rtc_mode == "guided"
+            or any(port.role == "state_in" for port in manifest.io.inputs)
         ):
             raise DataError(
-                "this bundle needs a steering graph, recurrent state, an action prefix or chunks joined in real time, "
-                "which this version of the runtime does not execute: install a newer robotrl"
+                "this bundle needs a steering graph, recurrent state or guided joining of chunks, which this version "
+                "of the runtime does not execute: install a newer robotrl"
             )
         with bounded_memory():
             self._session = _built(bundle)
@@ -78,6 +78,7 @@ class Controller:
         counted = shape is not None and manifest.sampler.noise_policy == "counter"
         self._noise = CounterNoise(shape, seed) if counted and shape is not None else None
         self._noise_in = self._session.inputs.get("noise")
+        self._prefix = {port.name: self._session.inputs[port.name][0] for port in manifest.prefix}
         self._next_noise: np.ndarray | None = None
         self._chunk = np.zeros(self._actions.shape, np.float32)
         self._execute = manifest.timing.execute
@@ -144,13 +145,22 @@ class Controller:
         """Compute the whole chunk of one decision without changing the episode's state, for replay and tests.
 
         Args:
-            obs: as for `step`.
+            obs: as for `step`; with committed actions (inputs of role "prefix" and "prefix_mask") where the bundle has
+                them, all or none: without them there are none, as in `step`.
             decision: 0 or more.
 
         Returns:
             (H, A) float32.
         """
-        self._take(obs)
+        given = {name: obs[name] for name in self._prefix if name in obs}
+        self._take({name: array for name, array in obs.items() if name not in given})
+        if given:
+            self._commit(given)
+            try:
+                return self._run(None if self._noise is None else self._noise.draw(decision)).copy()
+            finally:
+                for array in self._prefix.values():
+                    array[...] = 0.0
         return self._run(None if self._noise is None else self._noise.draw(decision)).copy()
 
     def cancel(self) -> None:
@@ -202,6 +212,22 @@ class Controller:
             error = self._not_finite()
             self._blank()
             raise error
+
+    def _commit(self, given: Mapping[str, np.ndarray]) -> None:
+        """Check committed actions and copy them to the graph's inputs.
+
+        Raises:
+            ConfigError: one of the two is missing or of another shape.
+            NumericsError: a number is not finite.
+        """
+        for name, array in self._prefix.items():
+            if name not in given or np.shape(given[name]) != array.shape:
+                found = np.shape(given[name]) if name in given else "missing"
+                raise ConfigError(f"committed actions {name!r} are {found}: expected shape {array.shape}")
+            if not np.isfinite(given[name]).all():
+                raise NumericsError(f"committed actions {name!r} are not finite")
+        for name, array in self._prefix.items():
+            array[...] = given[name]
 
     def _blank(self) -> None:
         """Reset the observation to zeros, with one word in each instruction, since empty ones are refused."""

@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import DataError
+from robotrl.errors import CapabilityError, DataError
 from robotrl.fn.random import counter_rng
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.wrapper import State, WrappedSim, declared
-from robotrl.spec import HasStateIds, Step, visible
+from robotrl.spec import COMMITTED, COMMITTED_MASK, HasStateIds, Step, committed_specs, visible
 from robotrl.spec.sim_options import PerturbCfg
 
 AGE = "obs_age_steps"
 """Entry of `Step.info`: (N,) age of each env's observation, control steps."""
-_STREAM = 0xD209
+_STREAM, _DELAYS = 0xD209, 0xDE1A
 _STEP_BITS = 20
 """Bits of a step's number in the key of its random number."""
 
@@ -37,8 +37,14 @@ def perturbed(sim: Any, cfg: PerturbCfg, seed: int) -> Any:
 
     Raises:
         ConfigError: a value out of range.
+        CapabilityError: actions that are choices are to be observed as committed.
     """
     cfg.check()
+    if cfg.committed_steps and sim.action_spec.choices is not None:
+        raise CapabilityError(
+            f"perturb.committed_steps is {cfg.committed_steps} and the actions of {type(sim).__name__} are choices:"
+            " expected 0; only numbers are observed as committed"
+        )
     return declared(PerturbedSim, sim)(sim, cfg, seed) if cfg.active else sim
 
 
@@ -61,6 +67,10 @@ class PerturbedSim(WrappedSim):
         self._rest = torch.zeros(width, device=self.device).clamp(low, high).to(getattr(torch, sim.action_spec.dtype))
         self._queue = self._rest.repeat(cfg.action_delay_steps, n, *(1 for _ in width))
         """(D, N, A) actions on their way, the next one first."""
+        self._delay = torch.full((n,), cfg.action_delay_steps, device=self.device)
+        """(N,) length of each env's part of the queue."""
+        if cfg.committed_steps:
+            self.observation_spec = sim.observation_spec | committed_specs(sim.action_spec, cfg.committed_steps)
         self._bounds = ActionBounds(sim.action_spec, n)
         self._past = [self._blank() for _ in range(cfg.obs_delay_steps)]
         """Observations of the last steps, oldest first."""
@@ -90,9 +100,8 @@ class PerturbedSim(WrappedSim):
         executed = actions
         if len(self._queue):
             # a bad action is refused now, not when it arrives
-            arrived = self._bounds.checked(actions.detach().cpu().numpy(), self._steps)
-            executed = self._queue[0]
-            self._queue = torch.cat([self._queue[1:], torch.tensor(arrived, device=self.device)[None]])
+            given = torch.tensor(self._bounds.checked(actions.detach().cpu().numpy(), self._steps), device=self.device)
+            executed = self._pass_on(given)
         step: Step = self.sim.step(executed)
         self._steps += 1
         ended = step.final_ids
@@ -111,6 +120,8 @@ class PerturbedSim(WrappedSim):
         for key in self._keys:
             if key in final:
                 final[key] = self._given[key][ended].clone()
+        if final:
+            final |= {key: x[ended] for key, x in self._committed().items()}
         self._begin(ended, step.obs)
         obs = self._handed_out(step.obs)
         return step._replace(obs=obs, final_obs=final, info={**step.info, AGE: age})
@@ -127,7 +138,7 @@ class PerturbedSim(WrappedSim):
 
     def own_state(self) -> State:
         """Observations and actions on their way, and seed and counters of the losses."""
-        state: dict[str, Tensor] = {"queue": self._queue, "age": self._age, "lost": self._lost}
+        state: dict[str, Tensor] = {"queue": self._queue, "delay": self._delay, "age": self._age, "lost": self._lost}
         state |= {f"given/{key}": x for key, x in self._given.items()}
         state |= {f"past/{i}/{key}": x for i, some in enumerate(self._past) for key, x in some.items()}
         numbers: dict[str, NDArray[Any]] = {"steps": self._steps.copy(), "episodes": self._episodes.copy()}
@@ -153,12 +164,33 @@ class PerturbedSim(WrappedSim):
         def read(key: str) -> Tensor:
             return torch.from_numpy(state[key].copy()).to(self.device)
 
-        self._queue, self._age, self._lost = read("queue"), read("age"), read("lost")
+        self._queue, self._delay = read("queue"), read("delay")
+        self._age, self._lost = read("age"), read("lost")
         self._given = {key: read(f"given/{key}") for key in self._keys}
         self._past = [{key: read(f"past/{i}/{key}") for key in self._keys} for i in range(len(self._past))]
         self._steps[:], self._episodes[:] = state["steps"], state["episodes"]
         self._seed = int(state["seed"])
         self._fresh[:] = False
+
+    def _pass_on(self, given: Tensor) -> Tensor:
+        """Put the actions (N, A) behind those on their way; returns those that arrive."""
+        delays, last = self._delay > 0, (self._delay - 1).clamp(min=0)
+        arriving = _where(delays, self._queue[0], given)
+        self._queue = torch.cat([self._queue[1:], self._queue[-1:]])
+        envs = torch.nonzero(delays).squeeze(1)
+        self._queue[last[envs], envs] = given[envs]
+        return arriving
+
+    def _committed(self) -> dict[str, Tensor]:
+        """Observations of the actions on their way, none if they are not observed."""
+        steps = self._cfg.committed_steps
+        if not steps:
+            return {}
+        mask = torch.arange(steps, device=self.device) < self._delay[:, None]
+        actions = self._rest.to(torch.float32).new_zeros(self.num_envs, steps, *self.action_spec.shape)
+        actions[:, : len(self._queue)] = self._queue.transpose(0, 1).to(torch.float32)
+        actions[~mask] = 0.0
+        return {COMMITTED: actions.flatten(1), COMMITTED_MASK: mask.to(torch.float32)}
 
     def _losses(self, step: Step) -> Tensor:
         """(N,) which observations of this step are lost."""
@@ -182,6 +214,11 @@ class PerturbedSim(WrappedSim):
             for key in self._keys:
                 some[key][envs] = true[key][envs]
         self._queue[:, envs] = self._rest
+        if self._cfg.draw_delay:
+            keys = self._episodes * self.num_envs + np.arange(self.num_envs)
+            draws = counter_rng.uniform(self._seed ^ _DELAYS, keys[envs.cpu().numpy()], 1)[:, 0]
+            drawn = np.floor(draws * (self._cfg.action_delay_steps + 1)).astype(np.int64)
+            self._delay[envs] = torch.from_numpy(drawn).to(self.device)
         self._age[envs] = 0
         self._lost[envs] = 0
         rows = envs.cpu().numpy()
@@ -189,7 +226,7 @@ class PerturbedSim(WrappedSim):
         self._episodes[rows] += 1
 
     def _blank(self) -> dict[str, Tensor]:
-        specs = {key: self.observation_spec[key] for key in self._keys}
+        specs = {key: self.sim.observation_spec[key] for key in self._keys}
         return {
             key: torch.zeros((self.num_envs, *spec.shape), dtype=getattr(torch, spec.dtype), device=self.device)
             for key, spec in specs.items()
@@ -200,7 +237,7 @@ class PerturbedSim(WrappedSim):
 
     def _handed_out(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Copies of the observations that the user is given; those for a critic alone are the sim's."""
-        return {key: self._given.get(key, x).clone() for key, x in obs.items()}
+        return {key: self._given.get(key, x).clone() for key, x in obs.items()} | self._committed()
 
     def _steps_tensor(self) -> Tensor:
         return torch.from_numpy(self._steps).to(self.device)

@@ -160,7 +160,7 @@ def _golden(data: bytes, manifest: Manifest) -> GoldenTicks:
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{name}: not readable as safetensors: {short(str(error))}") from error
     chunk = (manifest.timing.chunk_length, len(manifest.action.names))
-    wanted = {f"obs/{port.name}": port.shape for port in manifest.observations}
+    wanted = {f"obs/{port.name}": port.shape for port in manifest.read}
     wanted |= {"actions": chunk, "raw_action": chunk}
     if manifest.sampler.noise_shape is not None:
         wanted["noise"] = manifest.sampler.noise_shape
@@ -174,5 +174,5 @@ def _golden(data: bytes, manifest: Manifest) -> GoldenTicks:
             )
         if not np.isfinite(array).all():
             raise DataError(f"{name}: {key!r} holds a number that is not finite")
-    observations = {port.name: arrays[f"obs/{port.name}"] for port in manifest.observations}
+    observations = {port.name: arrays[f"obs/{port.name}"] for port in manifest.read}
     return GoldenTicks(observations, arrays.get("noise"), arrays["actions"], arrays["raw_action"])

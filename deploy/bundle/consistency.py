@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MIN_GOLDEN_TICKS = 64
 MAX_GOLDEN_TICKS = 100_000
-INPUT_ROLES = ("observation", "noise", "state_in", "prefix")
+INPUT_ROLES = ("observation", "noise", "state_in", "prefix", "prefix_mask")
 MAX_ACTIONS = 1024
 """Most elements of an action; the limit of the link to a robot."""
 MAX_CHUNK = 4096
@@ -46,6 +46,7 @@ def check(manifest: Manifest) -> None:
     """
     _check_timing(manifest)
     _check_ports(manifest)
+    _check_prefix(manifest)
     _check_sampler(manifest)
     _check_action(manifest)
     _check_transforms(manifest)
@@ -98,6 +99,24 @@ def _check_ports(manifest: Manifest) -> None:
     noises = [port.shape for port in inputs if port.role == "noise"]
     expected = [] if manifest.sampler.noise_shape is None else [manifest.sampler.noise_shape]
     require(noises == expected, "io.inputs of role 'noise'", noises, f"{expected} as sampler.noise_shape says")
+
+
+def _check_prefix(manifest: Manifest) -> None:
+    """Check the inputs of committed actions: both or none, as long as the delay that the policy is trained for."""
+    roles = sorted(port.role for port in manifest.prefix)
+    trained = manifest.timing.rtc_mode == "trained"
+    expected = ["prefix", "prefix_mask"] if trained else []
+    require(roles == expected, "io.inputs of committed actions", roles, f"{expected} as timing.rtc_mode says")
+    if not trained:
+        return
+    require(
+        manifest.schema_version >= 2, "schema_version", manifest.schema_version, "2 or more, with committed actions"
+    )
+    steps, width = manifest.timing.rtc_max_delay_steps, len(manifest.action.names)
+    sizes = {"prefix": (steps * width,), "prefix_mask": (steps,)}
+    for port in manifest.prefix:
+        wanted = sizes[port.role]
+        require(port.shape == wanted, f"io {port.name!r} shape", port.shape, f"{wanted} for {steps} steps of delay")
 
 
 def _check_port(port: Port) -> None:
@@ -213,7 +232,7 @@ def _check_choices(manifest: Manifest) -> None:
 
 def _check_transforms(manifest: Manifest) -> None:
     """Check transforms against their ports, and the action's scale and offset against the transforms."""
-    widths = {port.name: port.shape[-1] for port in manifest.observations}
+    widths = {port.name: port.shape[-1] for port in manifest.read}
     width = len(manifest.action.names)
     for side, known in (("inputs", widths), ("outputs", {"action": width})):
         transforms: tuple[Transform, ...] = getattr(manifest.transforms, side)

@@ -16,7 +16,7 @@ from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS, composed_affine
 from robotrl.deploy.bundle.plausible import max_still_s, plausible
 from robotrl.errors import ConfigError
-from robotrl.spec import HasSampler, Spec
+from robotrl.spec import COMMITTED, COMMITTED_MASK, HasSampler, Spec, committed_steps
 from robotrl.spec.actuation import Actuation
 from robotrl.transforms import TransformGroup
 
@@ -38,6 +38,10 @@ class DeployOutput(Protocol):
     def normalized_action(self) -> Tensor:
         """(B, H, A) normalised."""
         ...
+
+
+COMMITTED_ROLES: dict[str, schema.Role] = {COMMITTED: "prefix", COMMITTED_MASK: "prefix_mask"}
+"""Roles of the inputs that the runtime supplies, by the policy's observation key."""
 
 
 @runtime_checkable
@@ -111,6 +115,7 @@ class ExportPlan:
             ticks: number of golden ticks.
         """
         policy = self.policy
+        committed = committed_steps(policy.observation_spec)
         files = {schema.GRAPH_FILE: entry(graph)}
         if golden is not None:
             files[schema.GOLDEN_FILE] = entry(golden)
@@ -120,7 +125,7 @@ class ExportPlan:
         steps = policy.denoising_steps if noisy and known else 0
         kind, solver = (policy.sampler if known else ("flow", "euler")) if noisy else ("none", "none")
         return schema.Manifest(
-            schema_version=schema.SCHEMA_VERSION,
+            schema_version=schema.SCHEMA_VERSION if committed else 1,
             bundle_id="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self.recorded.items()}),
@@ -130,8 +135,8 @@ class ExportPlan:
                 execute=policy.horizon,
                 latency_budget_s=self.period / 2,
                 max_observation_age_s=2 * self.period,
-                rtc_mode="none",
-                rtc_max_delay_steps=0,
+                rtc_mode="trained" if committed else "none",
+                rtc_max_delay_steps=committed,
                 interpolation="hold",
             ),
             action=self._action(),
@@ -214,7 +219,12 @@ def _check_choices(options: SafetyOptions, neutral: tuple[float, ...]) -> None:
 
 
 def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
-    inputs = [_port(key, spec, still_s[key]) for key, spec in policy.observation_spec.items()]
+    inputs = [
+        _port(key, spec, "observation", "robot", still_s[key])
+        if key not in COMMITTED_ROLES
+        else _port(key, spec, COMMITTED_ROLES[key], "policy", None)
+        for key, spec in policy.observation_spec.items()
+    ]
     spec = policy.action_spec
     width = len(spec.names)
     chunk = (policy.horizon, width)
@@ -243,14 +253,12 @@ def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
     return schema.Io(tuple(inputs), (actions, raw))
 
 
-def _port(key: str, spec: Spec, still_s: float | None) -> schema.Port:
+def _port(key: str, spec: Spec, role: schema.Role, source: str, still_s: float | None) -> schema.Port:
     low = tuple(float(v) if np.isfinite(v) else None for v in spec.low)
     high = tuple(float(v) if np.isfinite(v) else None for v in spec.high)
     # every input of the graph is float32: the runtime converts images from uint8, 0 to 255, when it copies them
     given = (spec.dtype, spec.words, still_s)
-    return schema.Port(
-        key, "observation", "float32", spec.shape, spec.names, spec.units, low, high, "", "robot", 1, None, *given
-    )
+    return schema.Port(key, role, "float32", spec.shape, spec.names, spec.units, low, high, "", source, 1, None, *given)
 
 
 def entry(data: bytes) -> schema.FileEntry:

@@ -24,12 +24,12 @@ def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> Gol
     200 consecutive recorded observations with the counter's noise follow.
 
     Args:
-        manifest: the bundle's description; its noise shape and observation ports are used.
+        manifest: the bundle's description; its noise shape and the ports that the policy reads are used.
         recorded: (n, ...) for each observation key, as inputs of the graph.
     """
     rng = np.random.Generator(np.random.Philox(key=_SEED))
     length = min(SEQUENCE_TICKS, len(next(iter(recorded.values()))))
-    ports = manifest.observations
+    ports = manifest.read
     observations = {
         port.name: np.concatenate((_edges(port, recorded[port.name], rng), recorded[port.name][:length]))
         for port in ports

@@ -19,12 +19,15 @@ from robotrl.errors import DataError
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Newest version; bundles without committed actions are written as version 1, which older installations read."""
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "policy.onnx"
 GOLDEN_FILE = "golden.safetensors"
 
-Role = Literal["observation", "noise", "state_in", "prefix", "actions", "raw_action", "state_out", "risk"]
+Role = Literal[
+    "observation", "noise", "state_in", "prefix", "prefix_mask", "actions", "raw_action", "state_out", "risk"
+]
 ActionKind = Literal["delta", "position", "velocity", "torque", "twist", "steer_accel", "choice"]
 Hold = Literal["neutral", "last"]
 
@@ -35,7 +38,8 @@ class Port:
 
     Args:
         name: tensor name in the graph; for an observation also the robot's key.
-        role: kind of data, e.g. "observation", "noise", "actions".
+        role: kind of data, e.g. "observation", "noise", "actions". "prefix" holds the actions that are decided and not
+            executed yet, and "prefix_mask" says how many there are; the runtime supplies both.
         dtype: numpy dtype name.
         shape: static shape without the batch axis, which is always 1.
         names: one name for each element of the last axis, in order ("peg_pos_x_w"): joint order is checked by these.
@@ -279,6 +283,16 @@ class Manifest:
     def observations(self) -> tuple[Port, ...]:
         """The inputs that the robot supplies, in order."""
         return tuple(port for port in self.io.inputs if port.role == "observation")
+
+    @property
+    def prefix(self) -> tuple[Port, ...]:
+        """The inputs that hold committed actions and their mask, which the runtime supplies; none in most bundles."""
+        return tuple(port for port in self.io.inputs if port.role in ("prefix", "prefix_mask"))
+
+    @property
+    def read(self) -> tuple[Port, ...]:
+        """The inputs that the policy reads as observations, in order: the robot's and the committed actions."""
+        return tuple(port for port in self.io.inputs if port.role in ("observation", "prefix", "prefix_mask"))
 
     @property
     def action_range(self) -> np.ndarray:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from robotrl.datasets.agreement.agree import check_reach
 from robotrl.datasets.chunks import load_chunks
+from robotrl.datasets.committed import delayed_rows
 from robotrl.datasets.normalization import ActionRange, check_new, transforms_for
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import share
@@ -31,7 +32,17 @@ from robotrl.learners.normalizers import action_normalization
 from robotrl.learners.parts import Part
 from robotrl.policies.reach import reach_of
 from robotrl.rollout.compatibility import check_words
-from robotrl.spec import Cache, LearnerCfg, MemoryNeeds, TrainDefaults, is_picture, visible
+from robotrl.spec import (
+    COMMITTED,
+    Cache,
+    LearnerCfg,
+    MemoryNeeds,
+    TrainDefaults,
+    committed_steps,
+    is_picture,
+    visible,
+    without_committed,
+)
 
 
 @dataclass(frozen=True)
@@ -181,7 +192,10 @@ class BcLearner(Learner):
             specs = model.observation_spec
             check_words(specs, sim)
         inputs = () if model is None else model.transforms.inputs
-        dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
+        self._committed, recorded = committed_steps(specs), without_committed(specs)
+        # no recording holds the committed actions: they are made from the recorded actions
+        inputs = tuple(one for one in inputs if one.key != COMMITTED)
+        dataset = read_for(setup, cfg.dataset_keys, recorded, sim, inputs)
         if model is None:
             model = setup.fresh(specs, action_spec, transforms_for(dataset, specs, action_spec, cfg.action_range))
         self._clone = loss or clone_loss_of(model)
@@ -192,7 +206,7 @@ class BcLearner(Learner):
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._to_unit, self._chunk = action_normalization(self.model.transforms), chunk_shape(self.model)
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.batch, cfg.bf16)
-        chunks = load_chunks(dataset, list(specs), self._chunk[0])
+        chunks = load_chunks(dataset, list(recorded), self._chunk[0] + self._committed)
         data = {f"obs/{key}": torch.from_numpy(x) for key, x in chunks.obs.items()}
         data |= {"chunk": torch.from_numpy(chunks.chunks), "valid": torch.from_numpy(chunks.valid)}
         symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
@@ -258,6 +272,9 @@ class BcLearner(Learner):
         """Sample rows for some updates, with all random numbers of the loss."""
         count = updates * self._batch
         data = self._demonstrated.draw(count, self._generator)
+        if self._committed:
+            delay = torch.randint(self._committed + 1, (count,), generator=self._generator)
+            data |= delayed_rows(data["chunk"], data["valid"], delay, self._committed)
         data["chunk"] = self._normalized(data["chunk"])
         if self._fresh is not None:
             fresh = self._fresh.draw(count, self._generator)

@@ -90,7 +90,7 @@ def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
     controller = Controller.load(path, seed=seed)
     manifest = controller.manifest
     check_words({port.name: port.spec for port in manifest.observations if port.words}, sim)
-    keys = [port.name for port in manifest.observations]
+    keys = [port.name for port in manifest.read]
     return OneByOneActor(controller.infer, keys, manifest.timing.execute, sim.action_spec, sim.num_envs)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from robotrl.datasets.layout import ACTION, observation_key
 from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError, unknown
-from robotrl.spec import Spec, measured
+from robotrl.spec import COMMITTED, Spec, committed_steps, measured, without_committed
 from robotrl.transforms import Affine, Clip, Transform, TransformGroup, bounds_to_unit, inverse, normalize
 
 ActionRange = Literal["bounds", "quantiles"]
@@ -26,7 +26,8 @@ def transforms_for(
 
     Args:
         dataset: the dataset.
-        specs: observation specs; measured arrays get mean 0 and standard deviation 1.
+        specs: observation specs; measured arrays get mean 0 and standard deviation 1, and committed actions
+            (`committed_specs`) are scaled as the actions are.
         action_spec: the action's spec.
         actions: range that is mapped to [-1, 1]: the action's bounds, or the 1 % to 99 % quantiles of the dataset's
             actions (OpenVLA), which makes bins and noise finer where the robot uses little of its range.
@@ -34,9 +35,13 @@ def transforms_for(
     Raises:
         ConfigError: an unknown range of actions.
     """
-    stats = {key: dataset.stats[observation_key(key)] for key in measured(specs)}
-    inputs = tuple(normalize(key, of["mean"].tolist(), of["std"].tolist(), FLOOR) for key, of in stats.items())
-    return TransformGroup(inputs, actions_for(dataset, action_spec, actions))
+    stats = {key: dataset.stats[observation_key(key)] for key in measured(without_committed(specs))}
+    inputs = [normalize(key, of["mean"].tolist(), of["std"].tolist(), FLOOR) for key, of in stats.items()]
+    outputs = actions_for(dataset, action_spec, actions)
+    if steps := committed_steps(specs):
+        unit = next(inverse(found) for found in outputs if isinstance(found, Affine))
+        inputs.append(Affine(COMMITTED, unit.scale * steps, unit.offset * steps))
+    return TransformGroup(tuple(inputs), outputs)
 
 
 def check_new(field: str, actions: ActionRange) -> None:

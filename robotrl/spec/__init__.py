@@ -9,7 +9,18 @@ This package imports nothing of ours and no torch at run time: tensors appear in
 from __future__ import annotations
 
 from robotrl.spec.algorithms import LearnerCfg, MemoryNeeds, TrainDefaults
-from robotrl.spec.arrays import Arrays, Observation, Spec, is_picture, measured
+from robotrl.spec.arrays import (
+    COMMITTED,
+    COMMITTED_MASK,
+    Arrays,
+    Observation,
+    Spec,
+    committed_specs,
+    committed_steps,
+    is_picture,
+    measured,
+    without_committed,
+)
 from robotrl.spec.inputs import HasInputs, Input, InputKind, Reads, reads
 from robotrl.spec.policies import (
     CACHES,
@@ -70,6 +81,11 @@ from robotrl.spec.sims import (
 )
 
 __all__ = [
+    "COMMITTED",
+    "COMMITTED_MASK",
+    "committed_specs",
+    "committed_steps",
+    "without_committed",
     "ActOut",
     "Arrays",
     "CACHES",

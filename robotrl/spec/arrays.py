@@ -92,6 +92,43 @@ def measured(observation_spec: Mapping[str, Spec]) -> tuple[str, ...]:
     return tuple(key for key, spec in observation_spec.items() if not is_picture(spec) and not spec.words)
 
 
+COMMITTED, COMMITTED_MASK = "committed_actions", "committed_mask"
+"""Keys of the observations of actions that are decided and not executed yet; see `committed_specs`."""
+
+
+def committed_specs(action_spec: Spec, steps: int) -> dict[str, Spec]:
+    """Specs of the actions that are decided and not executed yet, the next one first, and of their mask.
+
+    `COMMITTED` (D A,) holds them in the sim's units, one after the other, and 0 where there are fewer than D;
+    `COMMITTED_MASK` (D,) is 1 where there is one. A policy that reads them continues the motion that is under way
+    (real-time chunking, arXiv 2512.05964).
+
+    Args:
+        action_spec: spec of one action of numbers.
+        steps: D, 1 or more.
+    """
+    every = range(1, steps + 1)
+    names = tuple(f"{name}_in_{k}" for k in every for name in action_spec.names)
+    low = tuple(min(value, 0.0) for value in action_spec.low) * steps
+    high = tuple(max(value, 0.0) for value in action_spec.high) * steps
+    return {
+        COMMITTED: Spec((len(names),), names, action_spec.units * steps, low, high),
+        COMMITTED_MASK: Spec(
+            (steps,), tuple(f"given_{k}" for k in every), ("1",) * steps, (0.0,) * steps, (1.0,) * steps
+        ),
+    }
+
+
+def committed_steps(observation_spec: Mapping[str, Spec]) -> int:
+    """D of `committed_specs` among the observations, 0 if they are not there."""
+    return observation_spec[COMMITTED_MASK].shape[0] if COMMITTED_MASK in observation_spec else 0
+
+
+def without_committed(observation_spec: Mapping[str, Spec]) -> dict[str, Spec]:
+    """The observations that a sim or robot measures."""
+    return {key: spec for key, spec in observation_spec.items() if key not in (COMMITTED, COMMITTED_MASK)}
+
+
 Arrays = dict[str, "Tensor"]
 """Tensors by name, e.g. an observation (B, ...) by key."""
 Observation = Arrays

@@ -162,8 +162,8 @@ class HasSampler(Protocol):
         ...
 
     @property
-    def sampler(self) -> tuple[str, str]:
-        """Kind and solver: ("flow", "euler") or ("diffusion", "ddim")."""
+    def sampler(self) -> tuple[Literal["flow", "diffusion"], Literal["euler", "ddim"]]:
+        """Kind and solver, as a bundle states them."""
         ...
 
 

@@ -247,6 +247,11 @@ class PerturbCfg:
     action_delay_steps: int = 0
     """Steps that pass between a decision and its execution (latency of inference and actuation). Until the first
     action arrives, the sim gets zeros, clipped to the action bounds."""
+    draw_delay: bool = False
+    """Each episode draws its delay from 0 to `action_delay_steps`, so that a policy meets all of them in training."""
+    committed_steps: int = 0
+    """Length D of the observations "committed_actions" and "committed_mask": actions that are decided and not executed
+    yet; `action_delay_steps` or more. 0: they are not observed."""
     drop_rate: float = 0.0
     """Chance per step, 0 to 1, that the observation is lost and a burst of losses begins; the policy is given the last
     one that arrived."""
@@ -256,7 +261,7 @@ class PerturbCfg:
     @property
     def active(self) -> bool:
         """True if anything is perturbed."""
-        return bool(self.obs_delay_steps or self.action_delay_steps or self.drop_rate)
+        return bool(self.obs_delay_steps or self.action_delay_steps or self.drop_rate or self.committed_steps)
 
     def check(self) -> None:
         """Check the ranges.
@@ -266,6 +271,14 @@ class PerturbCfg:
         """
         check_count("perturb.obs_delay_steps", self.obs_delay_steps, 0, LONGEST_FAULT_STEPS, "control steps")
         check_count("perturb.action_delay_steps", self.action_delay_steps, 0, LONGEST_FAULT_STEPS, "control steps")
+        check_count("perturb.committed_steps", self.committed_steps, 0, LONGEST_FAULT_STEPS, "control steps")
+        if self.committed_steps and self.action_delay_steps > self.committed_steps:
+            raise ConfigError(
+                f"perturb.action_delay_steps is {self.action_delay_steps} and perturb.committed_steps is"
+                f" {self.committed_steps}: expected at most as many, or 0 committed ones, which are then not observed"
+            )
+        if self.draw_delay and not self.action_delay_steps:
+            raise ConfigError("perturb.draw_delay is set and perturb.action_delay_steps is 0: expected 1 or more")
         check_number("perturb.drop_rate", self.drop_rate, 0.0, 1.0)
         check_count("perturb.drop_steps", self.drop_steps, 1, LONGEST_FAULT_STEPS, "control steps")
 

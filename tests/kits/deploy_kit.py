@@ -29,7 +29,7 @@ class TinyFlow(nn.Module):
         super().__init__()
         self.observation_spec, self.action_spec, self.horizon = OBSERVATION_SPEC, ACTION_SPEC, HORIZON
         self.noise_shape = (HORIZON, ACTION) if noisy else None
-        self.denoising_steps = STEPS
+        self.denoising_steps, self.sampler = STEPS, ("flow", "euler")
         self.control_dt_s = PERIOD_S
         to_unit = Affine("action", (0.5, 1.0), (0.0, 0.0))
         self.transforms = TransformGroup(

@@ -9,15 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from robotrl.errors import ConfigError, DataError
+from robotrl.errors import CapabilityError, ConfigError, DataError
 from robotrl.registry import make_sim
 from robotrl.rollout.evaluate import Turn, run_episodes
 from robotrl.sims.perturbation import AGE, perturbed
-from robotrl.spec import Spec, Step
+from robotrl.spec import COMMITTED, COMMITTED_MASK, Spec, Step
 from robotrl.spec.sim_options import PerturbCfg
 from robotrl.testing.sims import CHECKS, SimCase, play, random_actions, same
 
-FAULTS = {"obs_delay_steps": 2, "action_delay_steps": 1, "drop_rate": 0.2, "drop_steps": 2}
+FAULTS = {
+    "obs_delay_steps": 2, "action_delay_steps": 2, "draw_delay": True, "committed_steps": 3, "drop_rate": 0.2,
+    "drop_steps": 2,
+}  # fmt: skip
 
 
 class Counting:
@@ -90,6 +93,55 @@ def test_actions_arrive_late_and_none_of_the_last_episode_arrives_in_the_next() 
     sim, _, _ = walk(PerturbCfg(action_delay_steps=2), 8)
     # zero is out of the bounds 0.5 to 9: the nearest action stands for it
     assert [row[0] for row in sim.executed] == [0.5, 0.5, 1, 2, 3, 0.5, 0.5, 6]
+
+
+def test_committed_actions_are_those_on_their_way_the_next_one_first() -> None:
+    wrapped = perturbed(Counting(length=4), PerturbCfg(action_delay_steps=2, committed_steps=3), 0)
+    assert wrapped.observation_spec[COMMITTED].names == ("a_in_1", "a_in_2", "a_in_3")
+    obs = wrapped.reset()
+    # the actions that stand in until the first one arrives; there is no third
+    assert obs[COMMITTED].tolist() == [[0.5, 0.5, 0.0]] * 2
+    assert obs[COMMITTED_MASK].tolist() == [[1.0, 1.0, 0.0]] * 2
+    seen = []
+    for t in range(4):
+        step = wrapped.step(torch.full((2, 1), float(t + 1)))
+        seen.append(step.obs[COMMITTED][0].tolist())
+    assert seen == [[0.5, 1.0, 0.0], [1.0, 2.0, 0.0], [2.0, 3.0, 0.0], [0.5, 0.5, 0.0]]
+    # what was on its way as the episode ended, which a value is bootstrapped from
+    assert step.final_obs[COMMITTED].tolist() == [[3.0, 4.0, 0.0]] * 2
+
+
+def test_committed_actions_of_a_policy_without_delay_are_none() -> None:
+    wrapped = perturbed(Counting(), PerturbCfg(committed_steps=2), 0)
+    obs = wrapped.step(torch.full((2, 1), 3.0)).obs
+    assert not obs[COMMITTED].any() and not obs[COMMITTED_MASK].any()
+    assert wrapped.sim.executed == [[3.0, 3.0]]
+
+
+def test_each_episode_draws_its_delay_and_its_actions_arrive_as_late() -> None:
+    sim = Counting(num_envs=64, length=6)
+    wrapped = perturbed(sim, PerturbCfg(action_delay_steps=3, draw_delay=True, committed_steps=3), 1)
+    obs = wrapped.reset()
+    first = obs[COMMITTED_MASK].sum(dim=1)
+    for t in range(6):
+        step = wrapped.step(torch.full((64, 1), float(t + 1)))
+    for env, delay in enumerate(first.int().tolist()):
+        assert [row[env] for row in sim.executed] == [0.5] * delay + [float(t + 1) for t in range(6 - delay)]
+    second = step.obs[COMMITTED_MASK].sum(dim=1)
+    assert (first != second).any() and set(first.tolist()) == {0.0, 1.0, 2.0, 3.0}
+    again = perturbed(Counting(num_envs=64), PerturbCfg(action_delay_steps=3, draw_delay=True, committed_steps=3), 1)
+    assert torch.equal(again.reset()[COMMITTED_MASK].sum(dim=1), first)
+
+
+def test_bad_delays_are_refused_by_name() -> None:
+    with pytest.raises(
+        ConfigError, match=r"action_delay_steps is 4 and perturb\.committed_steps is 2: expected at most"
+    ):
+        perturbed(Counting(), PerturbCfg(action_delay_steps=4, committed_steps=2), 0)
+    with pytest.raises(ConfigError, match=r"draw_delay is set and perturb\.action_delay_steps is 0"):
+        perturbed(Counting(), PerturbCfg(draw_delay=True), 0)
+    with pytest.raises(CapabilityError, match=r"committed_steps is 2 and the actions of .* are choices"):
+        make_sim("gym/CartPole-v1", num_envs=2, perturb={"committed_steps": 2})
 
 
 def test_losses_come_in_bursts_that_repeat_the_last_observation() -> None:

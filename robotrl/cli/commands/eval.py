@@ -39,6 +39,9 @@ class Args:
     of the sim, which overrides that of the run; `--sim NAME --help` lists them."""
     num_envs: int = 64
     """Number of parallel environments."""
+    latency_ms: float | None = None
+    """Execute each action so long after its observation, in whole control periods, as inference and actuation do on a
+    robot, ms; default: the delay that the run was trained with."""
     device: str = "cpu"
     """Device of the policy: "cpu", "cuda", "cuda:1"."""
     against: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
@@ -64,6 +67,10 @@ def main(argv: Sequence[str]) -> int:
         SIMS.check(args.sim)
     if args.report is not None:
         writable("--report", args.report, inputs=[args.path, *([args.against] if args.against else [])])
+    if args.latency_ms is not None:
+        from robotrl.api.latency import latency_options
+
+        options = latency_options(args.path, args.sim, options, args.latency_ms)
     if args.against is not None:
         return _compare(args, kind, options)
     if _is_page(args.report):
