@@ -85,7 +85,7 @@ def test_cells_share_a_clone_and_drive_it(tmp_path: Path, monkeypatch: pytest.Mo
         assert found[name]["populations"]["moderate"]["routes"] == 12
     clones = sorted(path.name for path in (tmp_path / "clones").iterdir())
     assert clones == ["drives-4-0", "flow-4-0"]
-    tuned = json.loads((tmp_path / "attempt-reinflow" / "out" / "run" / "config.json").read_text())
+    tuned = json.loads((tmp_path / "attempt-reinflow" / "out" / "run" / "config.json").read_text())["config"]
     assert tuned["init_from"].endswith("clones/flow-4-0")
 
 
