@@ -16,9 +16,12 @@ from robotrl.spec import TrainDefaults
 from tests.kits import learner_kit as kit
 from tests.kits.refusals import raises_naming
 
-FORMER = {
+SCHEDULES = {
+    "drive-dppo": (0, 20),
+    "drive-dsrl": (0, 20),
     "drive-ppo": (0, 50),
     "drive-ppo-raster": (0, 50),
+    "drive-reinflow": (0, 20),
     "gym-ppo": (5, 10),
     "gym-sac": (250, 250),
     "halfcheetah-ppo": (0, 100),
@@ -34,7 +37,8 @@ FORMER = {
     "tabletop-reinflow": (10, 5),
     "vla-rl": (10, 10),
 }
-"""Preset to the iterations between evaluations and between checkpoints of version 0.1."""
+"""Presets whose budget is in env steps, to the iterations between evaluations and between checkpoints; of those of
+version 0.1 they are what they were then."""
 
 
 def test_a_mark_of_env_steps_is_crossed_once_by_hand():
@@ -57,14 +61,14 @@ def test_another_number_of_envs_keeps_the_env_steps():
         assert [found.iteration for found in at if is_evaluated(cfg, found)][:4] == expected
 
 
-@pytest.mark.parametrize("name", FORMER)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_every_preset_keeps_its_iterations(name):
     cfg = PRESETS.load(name)()
     check(replace(cfg, init_changes=()))
     length = cfg.algo.num_steps * cfg.sim.num_envs
     count = min(2200, -(-cfg.algo.env_steps // length))
     at = [Progress(k, length * (k - 1), length * k) for k in range(1, count + 1)]
-    every, saved = FORMER[name]
+    every, saved = SCHEDULES[name]
     assert [p.iteration for p in at if is_evaluated(cfg, p)] == [
         k for k in range(1, count + 1) if every and k % every == 0
     ]
@@ -76,7 +80,7 @@ def test_presets_count_env_steps_where_their_budget_does():
     for name in PRESETS.names():
         cfg = PRESETS.load(name)()
         counted = cfg.evaluation.every_env_steps is not None
-        assert counted == (name in FORMER), name
+        assert counted == (name in SCHEDULES), name
         assert counted == (cfg.checkpoint_every_env_steps is not None), name
     with pytest.raises(ConfigError, match="BcCfg counts no env steps"):
         in_env_steps(config_of("--sim mujoco/reach --algo bc"))
