@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from robotrl.api.evaluation import compare, evaluate_path
-from robotrl.cli.commands.latency import latency_options
+from robotrl.api.evaluation import compare, evaluate_path, latency_options
 from robotrl.cli.main import main
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.runtime import Controller

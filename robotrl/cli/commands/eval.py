@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     if args.report is not None:
         writable("--report", args.report, inputs=[args.path, *([args.against] if args.against else [])])
     if args.latency_ms is not None:
-        from robotrl.cli.commands.latency import latency_options
+        from robotrl.api.evaluation import latency_options
 
         options = latency_options(args.path, args.sim, options, args.latency_ms)
     if args.against is not None:
