@@ -91,6 +91,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # compiling in this process: torch would start helpers, each of which imports it again, and the cores are busy
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# Without bytecode on disk, each of the hundreds of processes that the tests start compiles the package anew. Images of
+# containers often forbid it.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # for `tests.kits` and `benchmarks`, in this process and in those that the tests start
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -128,8 +133,14 @@ if not _installed_from_here():
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(LINKS), os.environ.get("PYTHONPATH")]))
 
 
+def pytest_collection() -> None:
+    """Import and collect without the garbage collector: nearly all that is made then stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from looking again and again through all that was imported and collected."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

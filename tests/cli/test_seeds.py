@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,20 +20,22 @@ TINY = (
 )
 
 
-def robotrl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "robotrl.cli", "train", "--sim", "mujoco/reach", "--algo", "ppo", *words, *TINY]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
-
-
-def test_seeds_are_runs_and_typed_again_they_go_on(tmp_path: Path) -> None:
-    done = robotrl(tmp_path, "--seeds", "2", "--seed", "3", "--run-dir", "runs/reach")
-    assert done.returncode == 0, done.stderr
+def test_seeds_are_runs_and_typed_again_they_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each run is a process of its own."""
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--sim", "mujoco/reach", "--algo", "ppo", "--seeds", "2", "--seed", "3"]
+    words += ["--run-dir", "runs/reach", *TINY]
+    code = main(words)
+    said = capfd.readouterr()
+    assert code == 0, said.err
     runs = [tmp_path / "runs" / "reach" / f"seed-{seed}" for seed in (3, 4)]
     assert [Run.open(run).seed for run in runs] == [3, 4]
-    assert re.search(r"^seed 3: best success \d+\.0 %$", done.stdout, re.MULTILINE)
-    assert "over 2 seeds" in done.stdout and "robotrl compare runs/reach/seed-3 runs/reach/seed-4" in done.stdout
+    assert re.search(r"^seed 3: best success \d+\.0 %$", said.out, re.MULTILINE)
+    assert "over 2 seeds" in said.out and "robotrl compare runs/reach/seed-3 runs/reach/seed-4" in said.out
     before = [read_scalars(run / "scalars.jsonl") for run in runs]
-    assert robotrl(tmp_path, "--seeds", "2", "--seed", "3", "--run-dir", "runs/reach").returncode == 0
+    assert main(words) == 0
     assert [read_scalars(run / "scalars.jsonl") for run in runs] == before
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from robotrl.run.directory import Run
+from tests.kits.command_lines import robotrl_lines
 from tests.kits.paths_kit import ROOT
 
 DOCS = ROOT / "docs"
@@ -44,46 +45,41 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
 
 
-def robotrl(words: str, environment: dict[str, str], folder: Path) -> str:
-    command = [sys.executable, "-m", "robotrl.cli", *words.split()]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 def test_all_three_are_listed_and_have_flags(outside: dict[str, str], tmp_path: Path) -> None:
-    assert re.search(r"^my/point +\S", robotrl("list sims", outside, tmp_path), re.MULTILINE)
-    assert re.search(r"^laplace +Laplace policy", robotrl("list policies", outside, tmp_path), re.MULTILINE)
-    assert re.search(r"^fpo +FPO", robotrl("list algorithms", outside, tmp_path), re.MULTILINE)
-    said = robotrl("train --sim my/point --algo ppo --policy laplace --help-all", outside, tmp_path)
+    flags = "train --sim my/point --algo ppo --policy laplace --help-all"
+    lines = ["list sims", "list policies", "list algorithms", flags]
+    sims, policies, algorithms, said = robotrl_lines(lines, outside, tmp_path)
+    assert re.search(r"^my/point +\S", sims, re.MULTILINE)
+    assert re.search(r"^laplace +Laplace policy", policies, re.MULTILINE)
+    assert re.search(r"^fpo +FPO", algorithms, re.MULTILINE)
     assert "--sim.limit-steps INT" in said and "--policy.initial-scale FLOAT" in said
 
 
 def test_the_policy_trains_is_evaluated_and_exported(outside: dict[str, str], tmp_path: Path) -> None:
     line = next(line for line in blocks("add-a-policy.md", "shell")[0].splitlines() if "train" in line).strip()
-    robotrl(f"{line.removeprefix('robotrl ')} {TINY}", outside, tmp_path)
+    robotrl_lines([f"{line.removeprefix('robotrl ')} {TINY}"], outside, tmp_path)
     assert Run.open(tmp_path / "runs" / "laplace").config["policy"]["initial_scale"] == 0.3
-    assert "over 4 starts" in robotrl("eval runs/laplace --episodes 4 --num-envs 4", outside, tmp_path)
-    robotrl("export runs/laplace --out bundle", outside, tmp_path)
-    assert "over 4 starts" in robotrl("eval bundle --episodes 4 --num-envs 4", outside, tmp_path)
+    # a process that knows nothing of the training
+    evaluation = "eval {} --episodes 4 --num-envs 4"
+    lines = [evaluation.format("runs/laplace"), "export runs/laplace --out bundle", evaluation.format("bundle")]
+    of_run, _, of_bundle = robotrl_lines(lines, outside, tmp_path)
+    assert "over 4 starts" in of_run and "over 4 starts" in of_bundle
 
 
 def test_the_algorithm_fine_tunes_a_clone_by_its_name(outside: dict[str, str], tmp_path: Path) -> None:
-    robotrl("demos mujoco/reach --out demos --episodes 4 --sim.limit-s 2", outside, tmp_path)
+    demos = "demos mujoco/reach --out demos --episodes 4 --sim.limit-s 2"
     clone = "train --sim mujoco/reach --algo bc --dataset demos --run-dir clone --algo.updates 20"
-    robotrl(f"{clone} --evaluation.episodes 4 --evaluation.num-envs 4", outside, tmp_path)
-    robotrl(
-        f"train --sim mujoco/reach --algo fpo --init-from clone --run-dir tuned --sim.limit-s 0.5 {TINY}",
-        outside,
-        tmp_path,
-    )
+    clone += " --evaluation.episodes 4 --evaluation.num-envs 4"
+    tuning = f"train --sim mujoco/reach --algo fpo --init-from clone --run-dir tuned --sim.limit-s 0.5 {TINY}"
+    robotrl_lines([demos, clone, tuning], outside, tmp_path)
     assert Run.open(tmp_path / "tuned").config["types"]["algo"] == "my_package.fpo:FpoCfg"
 
 
 def test_the_sim_is_trained_on_and_evaluated(outside: dict[str, str], tmp_path: Path) -> None:
-    robotrl(f"train --sim my/point --algo ppo --sim.limit-steps 9 --run-dir runs/point {TINY}", outside, tmp_path)
+    training = f"train --sim my/point --algo ppo --sim.limit-steps 9 --run-dir runs/point {TINY}"
+    _, said = robotrl_lines([training, "eval runs/point --episodes 4 --num-envs 2"], outside, tmp_path)
     assert Run.open(tmp_path / "runs" / "point").config["sim"]["options"] == {"limit_steps": 9}
-    assert "over 4 starts" in robotrl("eval runs/point --episodes 4 --num-envs 2", outside, tmp_path)
+    assert "over 4 starts" in said
 
 
 @pytest.mark.parametrize("page, module", [("add-a-policy.md", "laplace"), ("add-an-algorithm.md", "fpo")])

@@ -14,6 +14,7 @@ import pytest
 from robotrl.rewards.source import RewardSetup
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
+from tests.kits.command_lines import robotrl_lines
 from tests.kits.paths_kit import ROOT
 from tests.kits.walk_sim import Walk
 
@@ -93,13 +94,10 @@ def robotrl(words: str, environment: dict[str, str], folder: Path) -> subprocess
 
 def test_a_reward_of_another_package_is_listed_trained_and_resumed(outside: dict[str, str], tmp_path: Path) -> None:
     listing, training = blocks(PAGE, "shell")[0].splitlines()
-    told = robotrl(listing.removeprefix("robotrl "), outside, tmp_path)
-    assert told.returncode == 0, told.stderr
-    assert re.search(r"^calm +How little an observation has changed in a step", told.stdout, re.MULTILINE)
-    assert re.search(r"^task ", told.stdout, re.MULTILINE) and re.search(r"^broken", told.stdout, re.MULTILINE)
-
-    done = robotrl(f"{training.removeprefix('robotrl ')} {TINY}", outside, tmp_path)
-    assert done.returncode == 0, done.stderr
+    words = [listing.removeprefix("robotrl "), f"{training.removeprefix('robotrl ')} {TINY}"]
+    told, _ = robotrl_lines(words, outside, tmp_path)
+    assert re.search(r"^calm +How little an observation has changed in a step", told, re.MULTILINE)
+    assert re.search(r"^task ", told, re.MULTILINE) and re.search(r"^broken", told, re.MULTILINE)
     run = tmp_path / "runs" / "calm"
     config = Run.open(run).config
     assert config["rewards"][1] == {"name": "calm", "weight": 0.1, "cfg": {"key": "state", "every": 2}}
