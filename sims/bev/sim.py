@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ class DriveCfg(TrafficCfg):
         machine = machine_of(self.device, min(self.threads or os.cpu_count() or 1, num_envs))
         if self.map is None:
             layouts, driven = Layouts(), chosen(self.scenarios)
-            bank = MapPool(machine, lambda key: maps.finish(procedural.layout(*key)))
+            bank = MapPool(machine, lambda key: procedural_map(*key))
         else:
             if self.scenarios is not None:
                 raise ConfigError("scenarios and map are both given: expected one of them, an own map has no scenarios")
@@ -151,6 +152,15 @@ class DriveCfg(TrafficCfg):
     def inputs(self) -> list[Input]:
         """Map file that the sim reads; see `HasInputs`."""
         return [Input("map", "file", self.map)] if self.map is not None else []
+
+
+@functools.lru_cache(maxsize=256)
+def procedural_map(family: str, seed: int) -> maps.RoadMap:
+    """Finished map of a road family and a layout seed; map pools copy it.
+
+    A process keeps the last 256, a third of a MB each at most: sims for training and for evaluation drive on the same.
+    """
+    return maps.finish(procedural.layout(family, seed))
 
 
 def machine_of(device: str, threads: int) -> Backend:

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 import robotrl
-from robotrl.sims.bev import procedural
+import robotrl.sims.bev.sim as bev_sim
 from robotrl.sims.driving import tables
+from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lanes import RoadBuilder
 
 Array = NDArray[Any]
@@ -31,7 +32,8 @@ def on_roads(
     monkeypatch: pytest.MonkeyPatch, builder: RoadBuilder, num_envs: int = 1, route: int | None = None, **options: Any
 ) -> Any:
     """A sim on roads of one's own, all envs at one and the same start; nobody is there but the ego, which stands."""
-    monkeypatch.setitem(procedural.FAMILIES, "straight", lambda rng: builder)
+    road = maps.finish(builder)
+    monkeypatch.setattr(bev_sim, "procedural_map", lambda family, seed: road)
     sim = make(num_envs, **{"scenarios": ("straight",), "agents": 16, "threads": 1, **options})
     sim.reset(options={"state_ids": [0] * num_envs})
     scene = Scene(sim)
