@@ -71,6 +71,12 @@ LOG_ACTIONS = {
     "waymo": ("driving_log", "WaymoArgs"),
 }
 """Likewise of `robotrl driving-log`."""
+TRAFFIC_ACTIONS = {
+    "clone": ("traffic", "CloneArgs"),
+    "rift": ("traffic", "RiftArgs"),
+    "measure": ("traffic", "MeasureArgs"),
+}
+"""Likewise of `robotrl traffic`."""
 
 
 def script(shell: str) -> str:
@@ -139,7 +145,7 @@ def _arguments(command: str, module: str, typed: Sequence[str]) -> tuple[dict[st
     """Flags of a command, and values of its next positional argument where they can be listed."""
     if command == "train":
         return _of_training(typed)
-    actions = {"reward": ACTIONS, "driving-log": LOG_ACTIONS}.get(command)
+    actions = {"reward": ACTIONS, "driving-log": LOG_ACTIONS, "traffic": TRAFFIC_ACTIONS}.get(command)
     if actions is not None:
         if not typed or typed[0] not in actions:
             return {}, tuple(actions)

@@ -67,25 +67,46 @@ def normalize(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> 
     return torch.where(valid, centerd / (std + 1e-8), torch.zeros_like(centerd))
 
 
-def group_relative(reward: Tensor) -> Tensor:
-    """Group-relative advantages (P, G) of P groups of G episodes: (reward - group mean) / group std.
+def group_relative(reward: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Group-relative advantages (P, G) of P groups of G members: (reward - group mean) / group std.
 
     Equal rewards give exactly zero (Shao et al. 2024, 2402.03300, with the unbiased std of SimpleVLA-RL).
 
     Args:
         reward: (P, G), G 2 or more.
+        valid: (P, G) bool; members that are not valid are padding: they change nothing, and have advantage 0. Groups
+            with one valid member have advantage 0. None: all are.
     """
-    centerd = reward - reward.mean(dim=1, keepdim=True)
-    return centerd / (reward.std(dim=1, keepdim=True) + 1e-6)
+    if valid is None:
+        centerd = reward - reward.mean(dim=1, keepdim=True)
+        return centerd / (reward.std(dim=1, keepdim=True) + 1e-6)
+    count = valid.sum(dim=1, keepdim=True)
+    centerd = (reward - masked_sum(reward, valid) / count.clamp(min=1)).masked_fill(~valid, 0.0)
+    return centerd / (_spread(centerd, count) + 1e-6)
 
 
-def spread_groups(reward: Tensor, least_std: float) -> Tensor:
-    """Indices (k,) of the groups whose rewards tell their episodes apart; the others teach nothing (RAD-2).
+def masked_sum(values: Tensor, valid: Tensor) -> Tensor:
+    """Sums (P, 1) of the valid members of each group."""
+    return values.masked_fill(~valid, 0.0).sum(dim=1, keepdim=True)
+
+
+def _spread(centerd: Tensor, count: Tensor) -> Tensor:
+    """Unbiased std (P, 1) of groups of `count` (P, 1) members; of deviations that are 0 for padding."""
+    return (centerd.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+
+
+def spread_groups(reward: Tensor, least_std: float, valid: Tensor | None = None) -> Tensor:
+    """Indices (k,) of the groups whose rewards tell their members apart; the others teach nothing (RAD-2).
 
     Args:
         reward: (P, G), G 2 or more.
         least_std: least standard deviation (unbiased) of a kept group, 0 or more; groups of equal rewards are never
             kept.
+        valid: (P, G) bool, see `group_relative`.
     """
-    std = reward.std(dim=1)
+    if valid is None:
+        std = reward.std(dim=1)
+    else:
+        count = valid.sum(dim=1, keepdim=True)
+        std = _spread((reward - masked_sum(reward, valid) / count.clamp(min=1)).masked_fill(~valid, 0.0), count)[:, 0]
     return torch.nonzero((std >= least_std) & (std > 0))[:, 0]

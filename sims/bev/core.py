@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.errors import check_count
 from robotrl.fn.random import counter_rng
 from robotrl.sims import starts
 from robotrl.sims.bev.kernels import begin, step_range
+from robotrl.sims.bev.traffic.learned.layout import INPUT, SIZE
+from robotrl.sims.bev.traffic.learned.network import SCRATCH
+from robotrl.sims.bev.traffic.learned.stored import LearnedTraffic
 from robotrl.sims.bev.traffic.scenarios import Scenario
 from robotrl.sims.driving.backends.backend import Backend
 from robotrl.sims.driving.exact import ExactCore
@@ -61,7 +65,7 @@ class BevCore(ExactCore):
     Args:
         layouts: map and routes of each start.
         scenarios: scenarios in use; a start's scenario is its id modulo their number.
-        populations: populations of traffic in use, one or more, of which a start draws one.
+        populations: populations of traffic in use, one or more, of which a start draws one; rules or a network drive.
     """
 
     def __init__(
@@ -71,7 +75,7 @@ class BevCore(ExactCore):
         num_envs: int,
         agents: int,
         scenarios: Sequence[Scenario],
-        populations: Sequence[Population],
+        populations: Sequence[Population | LearnedTraffic],
         limit_steps: int,
         rules: Rules,
         action_spec: Spec,
@@ -82,13 +86,44 @@ class BevCore(ExactCore):
         names = [scenario.name for scenario in scenarios]
         own = (limit_steps, rules, action_spec, seed, machine, observed)
         super().__init__("bev/drive", bank, num_envs, agents, names, *own)
-        styles = population_records(populations)
+        learned = [one for one in populations if isinstance(one, LearnedTraffic)]
+        drivers = [one.drivers if isinstance(one, LearnedTraffic) else (one,) for one in populations]
+        styles = population_records([population for group in drivers for population in group])
+        self._first_driver = np.cumsum([1, *(len(group) for group in drivers)])
+        """First row of each population in use among the world's; the first of all is for the ego's driver."""
+        for k, one in enumerate(populations):
+            if isinstance(one, LearnedTraffic):
+                styles["network"][self._first_driver[k] : self._first_driver[k + 1]] = learned.index(one)
         there = machine.zeros(len(styles), styles.dtype)
         there[:] = styles
         self.world = self.world._replace(populations=there)
+        self.traffic_sha256 = tuple(one.sha256 for one in learned)
+        """Hashes of the stored populations in use, in the order in which they were given."""
+        if learned:
+            self.world = self.world._replace(
+                networks=machine.zeros((len(learned), SIZE), np.float32),
+                car_input=machine.zeros((num_envs, INPUT), np.float32),
+                car_scratch=machine.zeros((num_envs, SCRATCH), np.float32),
+            )
+        for row, one in enumerate(learned):
+            self.set_network(row, one.weights)
         self._layouts = layouts
         self._scenarios = tuple(scenarios)
         self._events = np.array([scenario.event for scenario in scenarios], np.int64)
+
+    def set_network(self, row: int, weights: NDArray[np.float32]) -> None:
+        """Replace the network that drives a stored population; cars decide by it from their next decision on.
+
+        Args:
+            row: which of the stored populations, in the order in which they were given.
+            weights: (layout.SIZE,) parameters.
+
+        Raises:
+            ConfigError: there is no such population.
+        """
+        check_count("row", row, 0, len(self.world.networks) - 1)
+        self.machine.wait()
+        self.world.networks[row] = weights
 
     def _begin(self, env_ids: Ids, ids: Ids) -> None:
         numbers, maps = self._chosen(ids)
@@ -122,9 +157,11 @@ class BevCore(ExactCore):
         return numbers, maps
 
     def _populations(self, ids: Ids) -> Ids:
-        """Row of the population of each start among the world's; the first row is for the ego's driver."""
-        share = counter_rng.uniform(0xC0DE, ids, 1)[:, 0]
-        return 1 + (share * (len(self.world.populations) - 1)).astype(np.int64)
+        """Row of each start's population among the world's: one of those in use, and of a stored one its drivers."""
+        share = counter_rng.uniform(0xC0DE, ids, 1)[:, 0] * (len(self._first_driver) - 1)
+        k = share.astype(np.int64)
+        first = self._first_driver[k]
+        return first + ((share - k) * (self._first_driver[k + 1] - first)).astype(np.int64)
 
     # exact state
 

@@ -16,6 +16,7 @@ from robotrl.errors import ConfigError, check_count, unknown
 from robotrl.registry import TRAFFIC
 from robotrl.sims.bev import procedural
 from robotrl.sims.bev.core import BevCore, Layouts, OneMap
+from robotrl.sims.bev.traffic.learned.stored import MANIFEST, LearnedTraffic, read_traffic
 from robotrl.sims.bev.traffic.scenarios import SCENARIOS, Scenario, ScenarioEvent
 from robotrl.sims.driving.backends.backend import Backend, Threads
 from robotrl.sims.driving.backends.cuda import Cuda
@@ -86,22 +87,31 @@ def chosen(scenarios: Sequence[str] | None) -> tuple[Scenario, ...]:
     return tuple(SCENARIOS[names.index(name)] for name in scenarios)
 
 
-def driving(names: Sequence[str]) -> tuple[Population, ...]:
-    """Populations of traffic by name.
+def driving(names: Sequence[str]) -> tuple[Population | LearnedTraffic, ...]:
+    """Populations of traffic by name, or by the path of a stored one.
 
     Raises:
         ConfigError: no name, one named twice, an unknown one, or one that does not load or has a value out of range.
+        DataError: a stored one cannot be read, or is of another version.
     """
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"traffic is {tuple(names)!r}: expected each population once, and one or more")
     return tuple(_population(name) for name in names)
 
 
-def _population(name: str) -> Population:
+def is_stored(name: str) -> bool:
+    """True if the name of a population is a path: it has a separator, or is no name and exists."""
+    return os.sep in name or (name not in TRAFFIC.rows() and Path(name).exists())
+
+
+def _population(name: str) -> Population | LearnedTraffic:
+    if is_stored(name):
+        return read_traffic(name)
     make = TRAFFIC.load(name)
     if not callable(make):
         raise ConfigError(f"traffic population {name!r} is {make!r}: expected a function that returns a Population")
-    return check_population(name, make())
+    made = make()
+    return read_traffic(made) if isinstance(made, Path) else check_population(name, made)
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,8 @@ class DriveCfg(TrafficCfg):
     scenarios: tuple[str, ...] | None = None
     """Names of the scenarios to drive; None takes all."""
     traffic: tuple[str, ...] = ("moderate",)
-    """Populations of traffic, names from `robotrl list traffic`; of several, each start draws one."""
+    """Populations of traffic, names from `robotrl list traffic` or folders of `robotrl traffic`; of several, each start
+    draws one."""
     map: str | None = None
     """OpenDRIVE file to drive on instead of the procedural roads."""
     threads: int = 0
@@ -150,8 +161,12 @@ class DriveCfg(TrafficCfg):
         return DriveSim(core, observed)
 
     def inputs(self) -> list[Input]:
-        """Map file that the sim reads; see `HasInputs`."""
-        return [Input("map", "file", self.map)] if self.map is not None else []
+        """Map file and stored traffic that the sim reads; see `HasInputs`."""
+        own_map = [Input("map", "file", self.map)] if self.map is not None else []
+        # the manifest has the hash of the weights
+        return own_map + [
+            Input("traffic", "file", str(Path(name) / MANIFEST)) for name in self.traffic if is_stored(name)
+        ]
 
 
 @functools.lru_cache(maxsize=256)

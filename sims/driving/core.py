@@ -92,6 +92,9 @@ class DrivingCore(ABC):
             walking=zeros((n, 1), np.int32),
             localized=zeros(n if rules.localization_errs() else 0, tables.EGO),
             populations=zeros(1, tables.POPULATION),
+            networks=zeros((0, 0), np.float32),
+            car_input=zeros((0, 0), np.float32),
+            car_scratch=zeros((0, 0), np.float32),
         )
         self.world.populations[:] = population_records(())
         self.world.order[:] = np.arange(agents)

@@ -167,6 +167,7 @@ AGENT = np.dtype(
         ("hold", F),  # s until it may change lanes again; s that a pedestrian has waited in vain
         ("reckless", J),  # 1: ignores lights and yields to nobody
         ("walk", J),  # crosswalk of a pedestrian
+        ("plan", F),  # m/s^2 that the traffic network has chosen until its next decision
         ("hit", J),  # 1: has been in a collision
     ],
     align=True,
@@ -246,6 +247,7 @@ POPULATION = np.dtype(
         ("sudden_brakes_per_min", D),
         ("weave_m", D),
         ("distracted", D),
+        ("network", np.int64),  # row of the world's networks that drives; -1: rules do
     ]
 )
 """Driving style; see `traffic.populations.Population`. In double precision, as constants of kernels are."""

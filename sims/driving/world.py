@@ -64,6 +64,12 @@ class WorldState(NamedTuple):
     cos, sin, v, index, progress, d, psi, lane_d."""
     populations: Records
     """Driving styles of traffic, `tables.POPULATION`; the first is moderate. They do not change."""
+    networks: NDArray[np.float32]
+    """(K, P) flat parameters of the networks that drive populations; (0, 0) without."""
+    car_input: NDArray[np.float32]
+    """(N, I) scratch: input of a network; (0, 0) without networks."""
+    car_scratch: NDArray[np.float32]
+    """(N, S) scratch: hidden layers and scores of a network; (0, 0) without networks."""
 
 
 RECORDS = ("agents", "egos", "episodes", "judges")

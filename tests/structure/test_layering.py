@@ -19,7 +19,7 @@ BASE = {"errors", "spec", "transforms", "registry", "removed_presets"}
 ROLLOUT = BASE | {"utils", "fn", "datasets", "replay", "rollout"}
 LEARN = ROLLOUT | {"config", "peft", "run"}
 ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventions", "importers", "api", "sims"}
-ALL |= {"deploy", "report", "training", "memory_estimate", "composition", "testing"}
+ALL |= {"deploy", "report", "training", "memory_estimate", "composition", "testing", "traffic"}
 PROCESS_REWARD = {"rewards.process_model", "rewards.process_stored", "rewards.process_term"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 SHARED_BY_SIMS |= {"sims.expert_state", "sims.wrapper"}
@@ -70,6 +70,8 @@ MAY_IMPORT = {
     # learns from a process reward that was trained before, and keeps it in its checkpoints
     "algos.vla_rl": LEARN | {"policies", "engine", "learners", *PROCESS_REWARD},
     "testing": LEARN | {"rewards", "sims", "learners"},
+    # trains the traffic of a sim
+    "traffic": BASE | {"fn", "utils", "run", "sims"},
     "memory_estimate": LEARN | {"policies", "engine", "learners"},
     "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate", "sims.wrapper"},
     "deploy": BASE | {"utils"},

@@ -12,6 +12,8 @@ ROOM_M = 2.0
 """Room that a lane change needs to those ahead and behind, besides a time headway."""
 CHANGE_EVERY = 10
 """Steps between two lane-change decisions of a car."""
+END_M = 1.0
+"""Distance from the end of its lane at which a car waits that has to change lanes."""
 HOLD_S = 4.0
 """Minimum time between two lane changes."""
 SIDEWAYS_MPS = 1.2
@@ -71,8 +73,15 @@ def consider_change(maps: Maps, world: WorldState, e: int, slot: int, style: Any
         loss = max(behind.a - forced, 0.0)
     if lane.ends == 0 and gain - style.politeness * loss < style.change_gain_mps2:
         return False
+    change_to(maps, me, target, side)
+    return True
+
+
+@kernel
+def change_to(maps: Maps, me: Any, target: int, side: int) -> None:
+    """Put a car on the neighboring lane `target`, on its left (side 0) or right (1), at the place where it is."""
+    lane, there = maps.lanes[me.lane], maps.lanes[target]
     width = 0.5 * (lane.width + there.width)
-    me.lane, me.s, me.hold = target, s, HOLD_S
+    me.lane, me.s, me.hold = target, me.s * there.length / lane.length, HOLD_S
     me.d += -width if side == 0 else width
     choose_next(maps, me)
-    return True

@@ -9,12 +9,14 @@ import math
 
 from robotrl.sims.bev.traffic.lane_changes import (
     CHANGE_EVERY,
+    END_M,
     HOLD_S,
     SIDEWAYS_MPS,
     UNDERWAY_MPS,
     can_pull_out,
     consider_change,
 )
+from robotrl.sims.bev.traffic.learned.driving import decide_by_network
 from robotrl.sims.bev.traffic.pedestrians import is_crossed, runs_into_street, stroll
 from robotrl.sims.bev.traffic.surroundings import enter_nearby, is_beyond, leave, move_on, reach_of
 from robotrl.sims.bev.traffic.whims import SUDDEN_MPS2, brakes_suddenly, is_distracted, wavered, weaving
@@ -35,9 +37,6 @@ from robotrl.sims.driving.traffic.following import (
 )
 from robotrl.sims.driving.traffic.right_of_way import barrier, merging, parting
 from robotrl.sims.driving.world import Maps, WorldState
-
-END_M = 1.0
-"""Distance from the end of its lane at which a car waits that has to change lanes."""
 
 
 @kernel
@@ -77,10 +76,21 @@ def enter(maps: Maps, world: WorldState, e: int, slot: int) -> None:
 def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float) -> None:
     """Choose a car's or cyclist's acceleration for this step, and a lane change if due."""
     me, style, time = world.agents[e, slot], style_of(world, e, slot), world.episodes[e].time
+    learned = style.network >= 0 and slot != world.episodes[e].target
     if style.distracted > 0.0 and slot != world.episodes[e].target:
         me.reckless = 1 if is_distracted(me, style, time) else 0
     ahead, gap = leader(maps, world, e, slot, at)
+    closed = min(barrier(maps, world, e, slot, dt), runs_into_street(world, e, me))
     lane = maps.lanes[me.lane]
+    parted, parted_v, merged, merged_v = tables.FAR, 0.0, tables.FAR, 0.0
+    if lane.junction >= 0 or me.next >= 0:
+        parted, parted_v = parting(maps, world, e, slot)
+    if lane.junction >= 0:
+        merged, merged_v = merging(maps, world, e, slot)
+    if learned:
+        joining, joining_v = (merged, merged_v) if merged < parted else (parted, parted_v)
+        decide_by_network(maps, world, e, slot, int(style.network), ahead, gap, joining, joining_v, closed, dt)
+        return
     speed = world.agents[e, ahead].v if ahead >= 0 else me.v
     wanted = wanted_speed(maps, world, e, slot)
     if style.speed_noise > 0.0:
@@ -90,17 +100,12 @@ def decide(maps: Maps, world: WorldState, e: int, slot: int, at: int, dt: float)
     if stands:
         gap = max(gap - PULL_OUT_M, 0.1)
     accel = styled_idm(me.v, wanted, gap, me.v - speed, me.headway, style)
-    closed = min(barrier(maps, world, e, slot, dt), runs_into_street(world, e, me))
     if closed < tables.FAR:
         accel = min(accel, halt(me.v, wanted, closed, me.headway))
-    if lane.junction >= 0 or me.next >= 0:
-        other, v = parting(maps, world, e, slot)
-        if other < tables.FAR:
-            accel = min(accel, styled_idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway, style))
-    if lane.junction >= 0:
-        other, v = merging(maps, world, e, slot)
-        if other < tables.FAR:
-            accel = min(accel, styled_idm(me.v, wanted, max(other, 0.1), me.v - v, me.headway, style))
+    if parted < tables.FAR:
+        accel = min(accel, styled_idm(me.v, wanted, max(parted, 0.1), me.v - parted_v, me.headway, style))
+    if merged < tables.FAR:
+        accel = min(accel, styled_idm(me.v, wanted, max(merged, 0.1), me.v - merged_v, me.headway, style))
     if lane.ends > 0:
         # a car that finds no room beside waits before the end
         accel = min(accel, halt(me.v, wanted, lane.length - me.s - 0.5 * me.length - END_M, me.headway))

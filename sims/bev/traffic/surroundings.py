@@ -118,7 +118,7 @@ def enter_nearby(maps: Maps, world: WorldState, e: int, slot: int) -> None:
 @kernel
 def leave(me: Any) -> None:
     """Remove a car from the road until there is room for it somewhere."""
-    me.lane, me.v, me.a = -1, 0.0, 0.0
+    me.lane, me.v, me.a, me.plan = -1, 0.0, 0.0, 0.0
     me.x = me.y = 1.0e6
 
 

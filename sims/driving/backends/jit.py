@@ -24,6 +24,12 @@ numba: Any = importlib.import_module("numba")
 SOURCES = (
     "bev.kernels",
     "bev.traffic.lane_changes",
+    "bev.traffic.learned.driving",
+    "bev.traffic.learned.features",
+    "bev.traffic.learned.forward",
+    "bev.traffic.learned.layout",
+    "bev.traffic.learned.network",
+    "bev.traffic.learned.probe",
     "bev.traffic.pedestrians",
     "bev.traffic.placing",
     "bev.traffic.scenarios",

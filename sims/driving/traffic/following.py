@@ -90,7 +90,7 @@ def halt(v: float, wanted: float, ahead: float, headway: float) -> float:
 def empty(me: Any) -> None:
     """Clear a slot."""
     me.kind, me.lane, me.next, me.walk = 0, -1, -1, -1
-    me.s = me.d = me.rest = me.v = me.a = me.wait = me.hold = 0.0
+    me.s = me.d = me.rest = me.v = me.a = me.wait = me.hold = me.plan = 0.0
     me.x = me.y = 1.0e6
     me.cos, me.sin, me.length, me.width = 1.0, 0.0, 0.1, 0.1
     me.desire, me.headway = 1.0, 1.5

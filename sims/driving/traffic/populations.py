@@ -155,6 +155,7 @@ def check_population(name: str, given: object) -> Population:
 def population_records(populations: Sequence[Population]) -> Records:
     """Records of `moderate`, then of each of the populations: what kernels read, (1 + len(populations),)."""
     rows = np.zeros(1 + len(populations), tables.POPULATION)
+    rows["network"] = -1
     for row, population in zip(rows, (moderate(), *populations), strict=True):
         for field in fields(population):
             value = getattr(population, field.name)

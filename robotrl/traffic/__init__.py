@@ -1,0 +1,1 @@
+"""Learned traffic of `bev/drive`: cloning, fine-tuning by RIFT, realism."""
