@@ -43,10 +43,14 @@ from robotrl.spec.captions import ActionCaptions, HasActionCaptions
 from robotrl.spec.episode_log import HasEpisodeLog
 from robotrl.spec.late_rewards import HasLateRewards, LateRewards
 from robotrl.spec.vehicle import (
+    HasLoggedScenes,
     HasProgressRatio,
     HasTimeToCollision,
     HasTrajectoryActions,
     HasVehicleObs,
+    LoggedScenes,
+    SceneCfg,
+    VehicleModel,
     VehicleObs,
 )
 
@@ -328,6 +332,17 @@ class _ProgressRatio(WrappedSim):
         return self.sim.progress_ratio()
 
 
+class _LoggedScenes(WrappedSim):
+    @property
+    def vehicle(self) -> VehicleModel:
+        """Constants of the ego."""
+        return self.sim.vehicle
+
+    def logged_scenes(self, split: Split, cfg: SceneCfg) -> LoggedScenes:
+        """Scenes of the log's clips."""
+        return self.sim.logged_scenes(split, cfg)
+
+
 class _ActionCaptions(WrappedSim):
     @property
     def action_captions(self) -> ActionCaptions:
@@ -393,6 +408,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasTimeToCollision: _TimeToCollision,
     HasTrajectoryActions: _TrajectoryActions,
     HasProgressRatio: _ProgressRatio,
+    HasLoggedScenes: _LoggedScenes,
     HasActionCaptions: _ActionCaptions,
     HasEpisodeLog: _EpisodeLog,
     HasActuation: _Actuation,

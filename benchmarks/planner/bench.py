@@ -1,7 +1,8 @@
-"""Driving scores of planners among populations of traffic, most of which they were not trained with.
+"""Driving scores of planners among populations of traffic, most of which they were not trained with; parts of PerlAD.
 
 A cell is one planner and seed. It is trained with moderate traffic, then drives the same starts of the split `test`,
-whose road layouts are used neither in training nor in selection, once in each population.
+whose road layouts are used neither in training nor in selection, once in each population. Cells of PerlAD's ablation
+are trained on a log of the rule-based driver, and drive the first of those starts in moderate traffic.
 """
 
 from __future__ import annotations
@@ -50,22 +51,66 @@ PLANNERS = {
 CLONES = ("flow", "diffusion")
 """Planners that are cloned from recorded drives."""
 
+ABLATION_EPISODES = 192
+"""Test episodes of a cell of the ablation: 16 starts of each scenario."""
+LOGGED = 192
+"""Starts of the split `train` that the rule-based driver drives for the log."""
+
+
+class Arm(NamedTuple):
+    """One row of PerlAD's ablation."""
+
+    label: str
+    algo: Mapping[str, Any]
+    """Settings that differ from the default of `PerladCfg`."""
+    policy: Mapping[str, Any]
+    """Settings that differ from the policy of the bench."""
+
+
+UPDATES = 5000
+"""Updates of the policy in each arm."""
+ARMS = {
+    "perlad-il": Arm("paths and speeds by imitation", {"imitation_updates": UPDATES, "updates": 0}, {}),
+    "perlad-rl": Arm("+ speeds by reinforcement", {"predicted": 0.0}, {"aligned": False}),
+    "perlad-aligned": Arm("+ speeds for the path that is driven", {"predicted": 0.0}, {}),
+    "perlad": Arm("+ road users that react, in the last third", {}, {}),
+}
+"""Each arm has all that the arms before it have."""
+ABLATED = {
+    "driving": "driving score, CARLA leaderboard 2.0, 0 to 100",
+    "completion": "fraction of the routes that was driven",
+    "success": "fraction of routes that were completed without an event",
+    "collisions": "collisions",
+}
+"""Numbers of an arm, and what they are."""
+
 
 def cells(quick: bool) -> list[Cell]:
-    """Cells of the table; `quick` is the rule-based driver alone."""
-    return [
+    """Cells of both tables; `quick` is the rule-based driver alone."""
+    planners = [
         Cell(name, SIM, seed, ("python", "-m", "benchmarks.planner.cell", name, str(seed), OUT), "result.json")
         for seed in SEEDS
         for name, planner in PLANNERS.items()
         # without training there is no seed
         if (seed == SEEDS[0] if planner.preset is None else not quick)
     ]
+    arms = [
+        Cell(name, SIM, seed, ("python", "-m", "benchmarks.planner.perlad_cell", name, str(seed), OUT), "result.json")
+        for seed in SEEDS
+        for name in ARMS
+    ]
+    return planners if quick else planners + arms
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """Driving score of each planner in each population, and its difference from moderate traffic."""
+    """Driving score of each planner in each population, and its difference from moderate traffic; scores of arms."""
     figures: dict[str, Figure] = {}
     for name in dict.fromkeys(cell["method"] for cell in results):
+        if name in ARMS:
+            found = [cell["result"] for cell in results if cell["method"] == name]
+            for key, note in ABLATED.items():
+                figures[f"{name}_{key}"] = _figure([float(one[key]) for one in found], note)
+            continue
         found = [cell["result"]["populations"] for cell in results if cell["method"] == name]
         for population in POPULATIONS:
             scores = [float(one[population]["driving"]) for one in found]
@@ -83,7 +128,7 @@ def _figure(values: Sequence[float], note: str) -> Figure:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """Markdown table: a row for each planner, a column for each population."""
+    """Markdown tables: a row for each planner, a column for each population; a row for each arm of PerlAD."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
     lines = table_head(("planner", *POPULATIONS, "seeds"))
     for name, planner in PLANNERS.items():
@@ -91,12 +136,18 @@ def table(document: Mapping[str, Any]) -> str:
             columns = [_text(figures[f"{name}_{population}"]) for population in POPULATIONS]
             runs = figures[f"{name}_{TRAINED}"].runs
             lines.append(f"| {planner.label} | {' | '.join(columns)} | {runs} |")
+    arms = [name for name in ARMS if f"{name}_driving" in figures]
+    if arms:
+        lines += ["", *table_head(("PerlAD", "driving score", "completion, %", "success, %", "collisions", "seeds"))]
+    for name in arms:
+        shares = (_text(figures[f"{name}_{key}"], scale) for key, scale in zip(ABLATED, (1, 100, 100, 1), strict=True))
+        lines.append(f"| {ARMS[name].label} | {' | '.join(shares)} | {figures[f'{name}_driving'].runs} |")
     return "\n".join(lines)
 
 
-def _text(figure: Figure) -> str:
-    value = f"{figure.value or 0.0:.1f}"
+def _text(figure: Figure, scale: float = 1.0) -> str:
+    value = f"{scale * (figure.value or 0.0):.1f}"
     # one run has no spread
     if figure.low is None or figure.high is None or figure.runs < 2:
         return value
-    return f"{value} ({figure.low:.1f} to {figure.high:.1f})"
+    return f"{value} ({scale * figure.low:.1f} to {scale * figure.high:.1f})"

@@ -200,6 +200,15 @@ class HasProposals(Protocol):
 
 
 @runtime_checkable
+class HasScoredCandidates(Protocol):
+    """The policy lists a fixed number of chunks for a decision, with their probabilities; no noise is needed."""
+
+    def candidates(self, obs: dict[str, Tensor]) -> Proposals:
+        """All candidates on observations (B, ...); the softmax of their scores is the probability of each."""
+        ...
+
+
+@runtime_checkable
 class HasTokens(Protocol):
     """An autoregressive policy over action tokens: each element of an action is one of `bins` bins."""
 

@@ -17,7 +17,17 @@ from torch import Tensor
 from robotrl.fn.bc_loss import DrawShape, HasNoiseLevels, clone_loss_of
 from robotrl.fn.chain import Kernel, chain_log_prob, ddim, flow_sde, integrate, noise_net, sample
 from robotrl.registry import POLICIES
-from robotrl.spec import HasChain, HasDecode, HasDensity, HasLogProb, HasProposals, HasTokens, Policy, Spec
+from robotrl.spec import (
+    HasChain,
+    HasDecode,
+    HasDensity,
+    HasLogProb,
+    HasProposals,
+    HasScoredCandidates,
+    HasTokens,
+    Policy,
+    Spec,
+)
 from robotrl.testing.settings import check_frozen_json
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse, normalize, numpy_backend
 
@@ -124,6 +134,8 @@ def network_output(policy: Any, obs: dict[str, Tensor]) -> Tensor:
         noise = deploy_noise(policy, batch)
         assert noise is not None, "candidates begin with noise, and noise_shape is None"
         return policy.propose(obs, noise).logits
+    if has(policy, HasScoredCandidates):
+        return policy.candidates(obs).logits
     if has(policy, HasTokens):
         tokens = torch.zeros((batch, policy.horizon, *policy.action_spec.shape), dtype=torch.int64)
         return policy.token_logits(policy.encode(obs), tokens)
@@ -139,7 +151,7 @@ def it_declares_what_it_can_do(case: PolicyCase) -> None:
     """The policy satisfies `Policy`, has a capability that algorithms learn by, and is registered under its kind."""
     policy = case.built()
     assert has(policy, Policy)
-    capabilities = (HasLogProb, HasDensity, HasChain, HasTokens, HasProposals)
+    capabilities = (HasLogProb, HasDensity, HasChain, HasTokens, HasProposals, HasScoredCandidates)
     assert any(has(policy, one) for one in capabilities), "no algorithm learns by anything that it can do"
     assert has(policy, HasChain) == has(policy, HasDecode)
     assert (has(policy, HasChain) or has(policy, HasProposals)) == (policy.noise_shape is not None)

@@ -23,7 +23,7 @@ from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lane_index import LaneIndex, lane_index, match_agents
 from robotrl.sims.driving.roads.map_pool import MapPool
 from robotrl.sims.driving.world import Maps
-from robotrl.sims.warp import replay, steps, warping
+from robotrl.sims.warp import replay, steps, tracing, warping
 from robotrl.sims.warp.steps import Limits
 from robotrl.spec import Spec, Split
 
@@ -192,6 +192,11 @@ class WarpCore(ExactCore):
         self.ratio, self.safety, self.efficiency = (machine.zeros(num_envs, np.float32) for _ in range(3))
         self.deviation, self.covered = (machine.zeros(num_envs, np.float32) for _ in range(2))
 
+    @property
+    def pool(self) -> Maps:
+        """All maps, without the envs' rows."""
+        return self._bank.pool
+
     # clips and their maps
 
     def clip_of(self, state_id: int) -> tuple[int, int]:
@@ -340,6 +345,15 @@ class WarpCore(ExactCore):
         state = self.replays
         self.ratio[:], self.safety[:], self.efficiency[:] = state["ratio"], state["safety"], state["efficiency"]
         self.deviation[:], self.covered[:] = np.abs(state["aside"]), state["covered"]
+
+    def trace(self, running: NDArray[np.bool_]) -> None:
+        """Put everybody, the ego included, where the log has them a step later, in the `running` envs (N,)."""
+        self.machine.wait()
+        self.replays["at"] += running
+        LogReplay().advance(self, running)
+        logged = (self.bank.arrays, self.world, self.arrays, self.replays, running, self.rules, self._last)
+        self.machine.run(tracing.trace_range, self.num_envs, *logged)
+        self.observe(self._all)
 
     def _find_success(self) -> None:
         """An episode that lasts to the end of its log succeeds with enough progress, one that arrives succeeds, too."""

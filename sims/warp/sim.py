@@ -13,6 +13,7 @@ from torch import Tensor
 
 from robotrl.errors import ConfigError, check_count, check_number, unknown
 from robotrl.sims.driving.backends.backend import Threads
+from robotrl.sims.driving.geometry import BRAKE_MPS2, FRONT_M, REAR_M, STEER_GAIN
 from robotrl.sims.driving.logs.layout import INDEX, STEPS, DriveLog, FrameCfg, read_log
 from robotrl.sims.driving.observations import DrivingObservations, make_observations
 from robotrl.sims.driving.render import raster
@@ -20,9 +21,11 @@ from robotrl.sims.driving.rewards import RewardCfg
 from robotrl.sims.driving.sim import DT_S, DrivingCfg, DrivingSim
 from robotrl.sims.warp import warping
 from robotrl.sims.warp.core import Forecaster, LogReplay, Reactive, WarpCore, WarpedFrames
+from robotrl.sims.warp.scenes import logged_scenes
 from robotrl.sims.warp.steps import COARSE, Limits
 from robotrl.sims.warp.warping import FrameView
-from robotrl.spec import Input, Spec
+from robotrl.spec import Input, Spec, Split
+from robotrl.spec.vehicle import LoggedScenes, SceneCfg, VehicleModel
 
 REPLAY, REACTIVE = "replay", "reactive"
 WarpReward = Literal["carl", "roach", "sequence"]
@@ -50,6 +53,15 @@ class BevWarpSim(DrivingSim[WarpCore]):
     def progress_ratio(self) -> NDArray[np.float64]:
         """Progress (N,) over the logged one; see `HasProgressRatio`."""
         return self.core.replays["ratio"].astype(np.float64)
+
+    @property
+    def vehicle(self) -> VehicleModel:
+        """Constants of the ego; see `HasLoggedScenes`."""
+        return VehicleModel(REAR_M, FRONT_M, STEER_GAIN, float(self.core.rules.throttle), BRAKE_MPS2)
+
+    def logged_scenes(self, split: Split, cfg: SceneCfg) -> LoggedScenes:
+        """Scenes of the log's clips; see `HasLoggedScenes`."""
+        return logged_scenes(self.core, split, cfg)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Exact state; see the core's `get_state`."""

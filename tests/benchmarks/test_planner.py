@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.planner import bench, cell
-from benchmarks.planner.bench import CLONES, PLANNERS, POPULATIONS, SEEDS
+from benchmarks.planner import bench, cell, perlad_cell
+from benchmarks.planner.bench import ARMS, CLONES, PLANNERS, POPULATIONS, SEEDS
+from robotrl.algos.perlad import PerladCfg
 from robotrl.config import changed_options
 from robotrl.errors import ConfigError
 from robotrl.registry import TRAFFIC
@@ -92,3 +93,38 @@ def test_cells_share_a_clone_and_drive_it(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_unknown_planner_is_refused(tmp_path: Path) -> None:
     with raises_naming(ConfigError, "planner", "drver", nearest="driver"):
         cell.main("drver", 0, tmp_path)
+
+
+def test_figures_of_the_ablation_by_hand() -> None:
+    scores = {"driving": 40.0, "completion": 0.5, "success": 0.25, "collisions": 30}
+    results = [
+        {"method": name, "task": bench.SIM, "seed": 0, "result": {**scores, "driving": 40.0 + 10 * k}}
+        for k, name in enumerate(ARMS)
+    ]
+    figures = bench.aggregate(results)
+    assert [figures[f"{name}_driving"].value for name in ARMS] == [40.0, 50.0, 60.0, 70.0]
+    document = {"figures": {name: figure.to_json() for name, figure in figures.items()}}
+    assert "| paths and speeds by imitation | 40.0 | 50.0 | 25.0 | 30.0 | 1 |" in bench.table(document)
+    # each arm is the one before and one thing more
+    assert [dict(arm.policy) for arm in ARMS.values()] == [{}, {"aligned": False}, {}, {}]
+    cells = [one for one in bench.cells(False) if one.method in ARMS]
+    assert len(cells) == len(ARMS) * len(SEEDS)
+
+
+def test_arms_have_as_many_updates_as_each_other() -> None:
+    for arm in ARMS.values():
+        cfg = PerladCfg(**arm.algo)
+        assert cfg.imitation_updates + cfg.updates == bench.UPDATES
+
+
+def test_a_cell_of_the_ablation_runs(tmp_path: Path) -> None:
+    small = {"imitation_updates": 2, "updates": 2, "minibatch": 8, "forecaster_updates": 1, "forecaster_minibatch": 2}
+    perlad_cell.main("perlad", 0, tmp_path, episodes=4, logged=2, every=20, **small)
+    found = json.loads((tmp_path / "result.json").read_text())
+    assert found["routes"] == 4
+    assert 0.0 <= found["driving"] <= 100.0
+
+
+def test_an_unknown_arm_is_refused(tmp_path: Path) -> None:
+    with raises_naming(ConfigError, "arm", "perled", nearest="perlad"):
+        perlad_cell.main("perled", 0, tmp_path)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import tests.algos.test_grpo as tokens
+import tests.algos.test_perlad as planning
 import tests.algos.test_pretrain as looking
 import tests.algos.test_rad2 as driving
 import tests.kits.learner_kit as kit
@@ -135,6 +136,7 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "iql": offline("iql", off.IQL, GAUSSIAN),
     "iql, online": offline("iql", replace(off.IQL, updates=10, env_steps=64, ema=0.9), GAUSSIAN),
     "opd": lambda data: on_table("opd", OpdCfg(teacher=data.teacher, iterations=3, minibatch=32), token_policy)(data),
+    "perlad": lambda data: AlgorithmCase("perlad", planning.CFG, planning.sim, planning.POLICY),
     "ppo": on_policy("ppo", kit.PPO, None, kit.GAUSSIAN),
     "pretrain": lambda data: AlgorithmCase(
         "pretrain",

@@ -14,6 +14,7 @@ from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.networks.builders import NETWORKS
+from robotrl.policies.path_speed import PathSpeedCfg
 from robotrl.policies.reranked import RerankedCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.policies.squashed import SquashedCfg
@@ -81,6 +82,9 @@ CFGS: dict[str, Any] = {
     "diffusion-attention-set": DiffusionCfg(horizon=3, hidden=(32, 32), set_features=8, set_attention=1),
     "reranked": RerankedCfg(candidates=4, width=16, rounds=1),
     "reranked-attention-set": RerankedCfg(candidates=3, width=16),
+    "path-speed": PathSpeedCfg(hidden=(32, 32), modes=3, points=4),
+    "path-speed-apart": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, aligned=False),
+    "path-speed-set": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, set_features=8),
     "beta-map": BetaCfg(horizon=3, hidden=(32, 32), **PICTURES, image_norm="layer"),
 }
 """One row for each kind, network and edge; the tests of every policy run on each."""

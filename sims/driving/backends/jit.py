@@ -61,6 +61,7 @@ SOURCES = (
     "driving.world",
     "warp.replay",
     "warp.steps",
+    "warp.tracing",
     "warp.warping",
 )
 """Modules of `sims` with driving kernels or with constants that these use."""

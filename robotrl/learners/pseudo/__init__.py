@@ -1,0 +1,1 @@
+"""Pseudo-simulation of drives from logs: vectorized scenes, and a forecaster of the other road users."""
