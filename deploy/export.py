@@ -22,6 +22,7 @@ import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
+from robotrl.deploy.buffers import output_names
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.bundle import Bundle, GoldenTicks, open_bundle
@@ -31,7 +32,7 @@ from robotrl.deploy.bundle.golden import golden_inputs
 from robotrl.deploy.bundle.install import installed
 from robotrl.deploy.bundle.onnx_scan import scan
 from robotrl.deploy.noise import CounterNoise
-from robotrl.deploy.session import GraphSession, check_golden, output_names, run_ticks
+from robotrl.deploy.session import GraphSession, check_golden, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
 from robotrl.peft.lora import merged
 from robotrl.spec.actuation import Actuation

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from robotrl.deploy.bounded import bounded_memory, within
+from robotrl.deploy.buffers import InferenceError, InferenceSession, host_transforms, output_names
 from robotrl.deploy.bundle.bundle import Bundle, open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.noise import CounterNoise
-from robotrl.deploy.session import GraphSession, InferenceError, check_golden, output_names
+from robotrl.deploy.session import GraphSession, check_golden
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
 from robotrl.spec.checks import misfit
-from robotrl.transforms import Transform, numpy_backend
 
 WARM_UP_RUNS = 20
 BUILD_LIMIT_S, FIRST_LIMIT_S = 60.0, 15.0
@@ -31,7 +31,7 @@ SLOWER = 10.0
 
 
 class Controller:
-    """Runs one bundle. Create it with `Controller.load`.
+    """Runs one bundle. Create it with `Controller.load`, or with `remote_controller` where a server infers.
 
     Every `execute` ticks it infers a chunk of actions and then returns them one by one; `reset` starts a new episode.
     Inference `d` (counted from 0, never restarted) uses the noise of (seed, d), so that a log can be replayed exactly.
@@ -46,9 +46,15 @@ class Controller:
         decision: index of the inference that gave the current chunk; -1 before the first.
         cursor: number of actions of the current chunk already returned.
         inference_s: median duration of an inference during warm-up, in seconds.
+        session: what computes the graph.
+
+    Args:
+        bundle: the verified bundle.
+        seed: seed of the sampler's noise; 0 or more.
+        session: computes the bundle's graph elsewhere, e.g. on a server; None computes it here by onnxruntime.
     """
 
-    def __init__(self, bundle: Bundle, seed: int) -> None:
+    def __init__(self, bundle: Bundle, seed: int, session: InferenceSession | None = None) -> None:
         if seed < 0:
             raise ConfigError(f"seed is {seed!r}: expected 0 or more")
         self.bundle = bundle
@@ -63,22 +69,22 @@ class Controller:
                 "of the runtime does not execute: install a newer robotrl"
             )
         with bounded_memory():
-            self._session = _built(bundle)
-            self.golden_error = _proved(self._session, bundle)
+            self.session = _built(bundle) if session is None else session
+            self.golden_error = _proved(self.session, bundle)
         self._names = {port.name: port.names for port in manifest.observations}
-        self._host_in = _host(manifest.transforms.inputs)
-        self._flat = self._session.observation if self._host_in is None else self._session.observation.copy()
+        self._host_in = host_transforms(manifest.transforms.inputs)
+        self._flat = self.session.observation if self._host_in is None else self.session.observation.copy()
         self._finite = np.ones(self._flat.shape, np.bool_)
         self._raw = _views(self._flat, manifest)
         self._specs = {port.name: port.spec for port in manifest.observations}
-        self._host_out = _host(manifest.transforms.outputs)
+        self._host_out = host_transforms(manifest.transforms.outputs)
         names = output_names(manifest)
-        self._actions = self._session.outputs[names["actions"]][0]
+        self._actions = self.session.outputs[names["actions"]][0]
         shape = manifest.sampler.noise_shape
         counted = shape is not None and manifest.sampler.noise_policy == "counter"
         self._noise = CounterNoise(shape, seed) if counted and shape is not None else None
-        self._noise_in = self._session.inputs.get("noise")
-        self._prefix = {port.name: self._session.inputs[port.name][0] for port in manifest.prefix}
+        self._noise_in = self.session.inputs.get("noise")
+        self._prefix = {port.name: self.session.inputs[port.name][0] for port in manifest.prefix}
         self._next_noise: np.ndarray | None = None
         self._chunk = np.zeros(self._actions.shape, np.float32)
         self._execute = manifest.timing.execute
@@ -157,15 +163,19 @@ class Controller:
         if given:
             self._commit(given)
             try:
-                return self._run(None if self._noise is None else self._noise.draw(decision)).copy()
+                return self._run(self.draw_noise(decision)).copy()
             finally:
                 for array in self._prefix.values():
                     array[...] = 0.0
-        return self._run(None if self._noise is None else self._noise.draw(decision)).copy()
+        return self._run(self.draw_noise(decision)).copy()
+
+    def draw_noise(self, decision: int) -> np.ndarray | None:
+        """The noise (H, A) of one decision; None for a policy that draws none, or zeros."""
+        return None if self._noise is None else self._noise.draw(decision)
 
     def cancel(self) -> None:
         """Cancel the inference of another thread that is inside `step`, after its current operator."""
-        self._session.cancel()
+        self.session.cancel()
 
     def warm(self) -> None:
         """Run a dummy inference, which loads code and weights into the caches.
@@ -240,10 +250,10 @@ class Controller:
         """Infer the chunk (H, A) for the last observation; the next run overwrites the array."""
         if self._host_in is not None:
             for name, array in self._host_in(self._raw).items():
-                self._session.inputs[name][0] = array
+                self.session.inputs[name][0] = array
         if self._noise_in is not None:
             self._noise_in[0] = 0.0 if noise is None else noise
-        self._session.run()
+        self.session.run()
         return self._actions if self._host_out is None else self._host_out({"action": self._actions})["action"]
 
     def _not_finite(self) -> NumericsError:
@@ -269,7 +279,7 @@ def _built(bundle: Bundle) -> GraphSession:
         raise DataError(f"{name}: onnxruntime is not ready with it after {BUILD_LIMIT_S:g} s: refused") from error
 
 
-def _proved(session: GraphSession, bundle: Bundle) -> float:
+def _proved(session: InferenceSession, bundle: Bundle) -> float:
     """Run the golden ticks with a time limit; returns the largest difference, see `check_golden`.
 
     Raises:
@@ -288,12 +298,6 @@ def _proved(session: GraphSession, bundle: Bundle) -> float:
         raise DataError(f"{name}: an inference has not ended after {limit_s:.0f} s: refused") from error
     except InferenceError as error:
         raise DataError(str(error)) from error
-
-
-def _host(transforms: tuple[Transform, ...]) -> Any:
-    """A function that applies the transforms marked `host`, or None if there are none."""
-    chosen = [t for t in transforms if t.where == "host"]
-    return numpy_backend(chosen) if chosen else None
 
 
 def _views(flat: np.ndarray, manifest: Manifest) -> dict[str, np.ndarray]:

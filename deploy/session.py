@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
+from robotrl.deploy.buffers import GraphBuffers, InferenceError, InferenceSession, output_names
 from robotrl.deploy.bundle.bundle import Bundle, GoldenTicks
 from robotrl.deploy.bundle.manifest import Manifest, Port
-from robotrl.errors import DataError, RobotrlError, short
+from robotrl.errors import DataError, short
 
 
-class InferenceError(RobotrlError):
-    """The policy graph could not be computed: it failed on this observation, or was cancelled."""
-
-
-class GraphSession:
-    """The policy graph with its input and output buffers.
-
-    Fill `inputs[name]` (each with the batch axis of 1), call `run`, read `outputs[name]`. The arrays stay the same for
-    the life of the session; the next `run` overwrites the outputs. All observations are views of one array,
-    `observation`, so that one pass checks whether they are finite.
+class GraphSession(GraphBuffers):
+    """The policy graph on onnxruntime, with its input and output buffers (see `InferenceSession`).
 
     The default session options would use all cores with spinning, which takes time from the servo process; one thread
     without spinning has much lower tail latency.
@@ -51,9 +43,7 @@ class GraphSession:
             raise DataError(f"{manifest.graphs.policy}: onnxruntime refuses it: {_first_line(error)}") from error
         _compare("input", self._session.get_inputs(), manifest.io.inputs)
         _compare("output", self._session.get_outputs(), manifest.io.outputs)
-        self.observation = np.zeros(sum(math.prod(port.shape) for port in manifest.observations), np.float32)
-        self.inputs = self._inputs(manifest)
-        self.outputs = {port.name: np.zeros((1, *port.shape), np.float32) for port in manifest.io.outputs}
+        super().__init__(manifest)
         self._file = manifest.graphs.policy
         self._options = ort.RunOptions()
         self._options.log_severity_level = 4
@@ -64,18 +54,6 @@ class GraphSession:
             self._binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
         for name, array in self.outputs.items():
             self._binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
-
-    def _inputs(self, manifest: Manifest) -> dict[str, np.ndarray]:
-        arrays: dict[str, np.ndarray] = {}
-        at = 0
-        for port in manifest.io.inputs:
-            if port.role == "observation":
-                size = math.prod(port.shape)
-                arrays[port.name] = self.observation[at : at + size].reshape(1, *port.shape)
-                at += size
-            else:
-                arrays[port.name] = np.zeros((1, *port.shape), np.float32)
-        return arrays
 
     def run(self) -> None:
         """Compute `outputs` from `inputs`.
@@ -107,7 +85,7 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
-def run_ticks(session: GraphSession, ticks: GoldenTicks, output: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
+def run_ticks(session: InferenceSession, ticks: GoldenTicks, output: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
     """Run the graph on recorded inputs, one inference for each tick.
 
     Args:
@@ -131,7 +109,7 @@ def run_ticks(session: GraphSession, ticks: GoldenTicks, output: dict[str, str])
     return actions, raw
 
 
-def check_golden(session: GraphSession, bundle: Bundle) -> float:
+def check_golden(session: InferenceSession, bundle: Bundle) -> float:
     """Run the golden ticks and compare with the recorded outputs.
 
     Returns:
@@ -160,8 +138,3 @@ def check_golden(session: GraphSession, bundle: Bundle) -> float:
             )
         worst = max(worst, float(error.max()))
     return worst
-
-
-def output_names(manifest: Manifest) -> dict[str, str]:
-    """Names of the outputs by role."""
-    return {port.role: port.name for port in manifest.io.outputs}

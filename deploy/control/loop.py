@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from robotrl.deploy.buffers import InferenceError
 from robotrl.deploy.bundle.match import Wiring
 from robotrl.deploy.control.bad_tick import why_bad
 from robotrl.deploy.control.log import ControlLog, Tick, tick_record
@@ -24,7 +25,6 @@ from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import RobotCommand, RobotFault, message, now_ns
 from robotrl.deploy.robots.process import RobotProcess
 from robotrl.deploy.runtime import Controller
-from robotrl.deploy.session import InferenceError
 from robotrl.errors import ConfigError, NumericsError
 from robotrl.utils.native_thread import NativeThread
 

@@ -1,0 +1,74 @@
+"""Input and output buffers of a policy graph, wherever the graph is computed. Needs numpy alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from robotrl.deploy.bundle.manifest import Manifest
+from robotrl.errors import RobotrlError
+from robotrl.transforms import Transform, numpy_backend
+
+
+class InferenceError(RobotrlError):
+    """The policy graph could not be computed: it failed on this observation, or was cancelled."""
+
+
+class GraphBuffers:
+    """The inputs and outputs of a policy graph, each array with the batch axis of 1.
+
+    All observations are views of one array, `observation`, so that one pass checks whether they are finite.
+
+    Args:
+        manifest: description of the graph.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.observation = np.zeros(sum(math.prod(port.shape) for port in manifest.observations), np.float32)
+        self.inputs: dict[str, np.ndarray] = {}
+        self.outputs = {port.name: np.zeros((1, *port.shape), np.float32) for port in manifest.io.outputs}
+        at = 0
+        for port in manifest.io.inputs:
+            if port.role == "observation":
+                size = math.prod(port.shape)
+                self.inputs[port.name] = self.observation[at : at + size].reshape(1, *port.shape)
+                at += size
+            else:
+                self.inputs[port.name] = np.zeros((1, *port.shape), np.float32)
+
+
+class InferenceSession(Protocol):
+    """A policy graph that can be computed: here by onnxruntime, or by a server.
+
+    Fill `inputs[name]`, call `run`, read `outputs[name]`. The arrays stay the same for the life of the session; the
+    next `run` overwrites the outputs.
+    """
+
+    observation: np.ndarray
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+
+    def run(self) -> None:
+        """Compute `outputs` from `inputs`.
+
+        Raises:
+            InferenceError: it cannot be computed, or `cancel` was called meanwhile.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Cancel a `run` of another thread."""
+        ...
+
+
+def output_names(manifest: Manifest) -> dict[str, str]:
+    """Names of the graph's outputs by role."""
+    return {port.role: port.name for port in manifest.io.outputs}
+
+
+def host_transforms(transforms: tuple[Transform, ...]) -> Any:
+    """A function that applies the transforms marked `host`, or None if there are none."""
+    chosen = [t for t in transforms if t.where == "host"]
+    return numpy_backend(chosen) if chosen else None
