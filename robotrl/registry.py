@@ -150,6 +150,7 @@ EXTRA_OF_MODULE = {
     "viser": "viewer",
     "trimesh": "viewer",
     "wandb": "wandb",
+    "websockets": "remote",
 }
 """Module name to the robotrl extra that installs it."""
 

@@ -69,6 +69,7 @@ class ControlReport:
         torn_reads: messages that were being written while they were read, and were read again.
         golden_error: largest difference on the golden ticks, as a fraction of the action range.
         scheduling: active scheduling, as text.
+        inference: "local", or the address of the policy server.
         log: path of the log, if there is one.
         log_error: reason why the log ended early, if it did.
     """
@@ -94,6 +95,7 @@ class ControlReport:
     torn_reads: int
     golden_error: float
     scheduling: str
+    inference: str
     log: str | None
     log_error: str | None
 

@@ -6,10 +6,12 @@ sent in a burst. Inference and servo are separate processes; this is the inferen
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from robotrl.deploy.bounded import bounded_memory
 from robotrl.deploy.bundle.manifest import Manifest
@@ -26,6 +28,9 @@ from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError
 from robotrl.spec import is_picture
 
+if TYPE_CHECKING:
+    from robotrl.deploy.remote.controller import RemotePolicyCfg
+
 DEFAULT_LIMIT_S = 5.0
 
 
@@ -40,6 +45,7 @@ def run_control(
     log: str | os.PathLike[str] | None = None,
     fifo: bool = False,
     wake_early: bool = True,
+    remote: RemotePolicyCfg | None = None,
     progress: Callable[[EpisodeReport], None] | None = None,
 ) -> ControlReport:
     """Control a robot by a bundle for some episodes, in real time.
@@ -54,12 +60,14 @@ def run_control(
         log: path of the log (JSON lines); None writes none. A file that is not a control log is not replaced.
         fifo: request the real-time scheduler.
         wake_early: run a dummy inference shortly before each tick with an inference, to warm the caches (see
-            `warm_leads_ns`).
+            `warm_leads_ns`); not where a server infers.
+        remote: policy server that computes the inferences; None computes them here.
         progress: called after each episode.
 
     Raises:
         ConfigError: an argument is out of range, or the robot does not match the bundle.
         DataError: the bundle is refused, or the log cannot be created.
+        RemoteError: the policy server cannot be reached, does not let this client in, or runs another bundle.
         RobotFault: the robot's process ended or stopped answering, or too many ticks in a row were bad. The log holds
             all ticks so far. After an inference that has not ended, end your program by `exit_past_native_threads`.
         Stopped: on SIGTERM or SIGHUP; as after Ctrl-C, the robot was damped and the log holds all ticks.
@@ -67,32 +75,48 @@ def run_control(
     place = None if log is None else Path(log)
     if place is not None:
         check_log(place, Path(bundle))
-    with ended_by_signals():
-        controller = Controller.load(bundle, seed=seed)
+    with (
+        ended_by_signals(),
+        _controller(bundle, seed, remote) as controller,
         # also bound the memory that the graph allocates while it runs
-        with bounded_memory(), RobotProcess(robot) as process, steady(fifo=fifo) as scheduling:
-            info = process.introduction()
-            ids = _state_ids(info, state_ids, episodes)
-            limit = _limit_s(info, limit_s)
-            wiring = wire(controller.manifest, info)
-            _tell_unchecked(controller.manifest, wiring)
-            writer = ControlLog(place)
-            writer.open(_header(controller, robot, scheduling, wiring))
-            loop = ControlLoop(controller, process, wiring, writer, limit, wake_early)
-            try:
-                for serial, state_id in enumerate(ids, start=1):
-                    report = loop.episode(serial, state_id)
-                    if progress is not None:
-                        progress(report)
-            except RobotFault as error:
-                writer.write([{"kind": "fault", "text": str(error)}])
-                raise
-            except (KeyboardInterrupt, Stopped) as error:
-                writer.write([stopped_line(error)])
-                raise
-            finally:
-                writer.close()
-            return _report(loop, robot, scheduling)
+        bounded_memory(),
+        RobotProcess(robot) as process,
+        steady(fifo=fifo) as scheduling,
+    ):
+        info = process.introduction()
+        ids = _state_ids(info, state_ids, episodes)
+        limit = _limit_s(info, limit_s)
+        wiring = wire(controller.manifest, info)
+        _tell_unchecked(controller.manifest, wiring)
+        writer = ControlLog(place)
+        inference = "local" if remote is None else remote.url
+        writer.open({**_header(controller, robot, scheduling, wiring), "inference": inference})
+        loop = ControlLoop(controller, process, wiring, writer, limit, wake_early and remote is None)
+        try:
+            for serial, state_id in enumerate(ids, start=1):
+                report = loop.episode(serial, state_id)
+                if progress is not None:
+                    progress(report)
+        except RobotFault as error:
+            writer.write([{"kind": "fault", "text": str(error)}])
+            raise
+        except (KeyboardInterrupt, Stopped) as error:
+            writer.write([stopped_line(error)])
+            raise
+        finally:
+            writer.close()
+        return _report(loop, robot, scheduling, inference)
+
+
+def _controller(
+    bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None
+) -> contextlib.AbstractContextManager[Controller]:
+    """Controller whose inferences are computed here, or by a server."""
+    if remote is None:
+        return contextlib.nullcontext(Controller.load(bundle, seed=seed))
+    from robotrl.deploy.remote.controller import remote_controller
+
+    return remote_controller(bundle, remote, seed=seed)
 
 
 def check_log(log: Path, bundle: Path) -> None:
@@ -149,7 +173,7 @@ def _header(controller: Controller, robot: str, scheduling: str, wiring: Wiring)
     }
 
 
-def _report(loop: ControlLoop, robot: str, scheduling: str) -> ControlReport:
+def _report(loop: ControlLoop, robot: str, scheduling: str, inference: str) -> ControlReport:
     """Create the report of a run."""
     controller, last = loop.controller, loop.last
     return ControlReport(
@@ -174,6 +198,7 @@ def _report(loop: ControlLoop, robot: str, scheduling: str) -> ControlReport:
         torn_reads=loop.link.observations.torn,
         golden_error=controller.golden_error,
         scheduling=scheduling,
+        inference=inference,
         log=None if loop.writer.path is None else str(loop.writer.path),
         log_error=loop.writer.error,
     )

@@ -42,6 +42,7 @@ EXTRAS = {
     "clip": ("open_clip", "torchvision", "timm"),
     "wandb": ("wandb",),
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
+    "remote": ("websockets", "msgpack"),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
     "interop": ("stable_baselines3", "rsl_rl", "skrl", "torchrl", "minari", "h5py"),

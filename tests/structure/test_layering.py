@@ -76,6 +76,8 @@ MAY_IMPORT = {
     "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate", "sims.wrapper"},
     "deploy": BASE | {"utils"},
     "deploy.export": LEARN | {"policies", "deploy"},
+    # instructions of openpi's robots become word numbers
+    "deploy.remote.openpi": BASE | {"utils", "fn.text"},
     "report": BASE | {"utils"},
     "configs": {"config", "policies", "algos", "sims"},
     "api": LEARN | {"policies", "deploy", "report", "importers", "sims"},
@@ -272,7 +274,7 @@ def test_the_command_line_imports_what_works_only_when_it_runs():
             assert [found for found in early if found.module not in light] == [], name
 
 
-@pytest.mark.parametrize("module", ["runtime", "control.run", "robots.driver", "robots.sim_robot"])
+@pytest.mark.parametrize("module", ["runtime", "control.run", "remote.controller", "robots.driver", "robots.sim_robot"])
 def test_the_runtime_loads_neither_torch_nor_anything_that_learns(module):
     code = f"import sys, robotrl.deploy.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

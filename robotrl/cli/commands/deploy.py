@@ -6,12 +6,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from robotrl.cli.commands.parsing import at_least, check_seed, parse
 from robotrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from robotrl.deploy.remote.controller import RemotePolicyCfg
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class Args:
     """Write the report to this file; its folder is made, and only a report is ever replaced."""
     realtime: bool = False
     """Use the system's real-time scheduler (needs the permission)."""
+    remote: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
+    """Policy server that infers (ws://HOST:PORT or wss://HOST:PORT, see robotrl serve); all else stays here."""
+    token_env: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Environment variable that holds the server's token."""
+    token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """File that holds the server's token."""
+    tls_ca: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Certificate to trust for wss:// instead of the system's authorities."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,6 +79,7 @@ def _deploy(args: Args) -> int:
         check_output(args.json, "control report", REPORT_BEGINS, outside=args.bundle)
         if args.log is not None and args.log.absolute() == args.json.absolute():
             raise ConfigError(f"--json is {str(args.json)!r}, as --log: expected two files")
+    remote = _remote(args)
     with track(args.episodes, "control", "episodes") as bar:
         report = run_control(
             args.bundle,
@@ -76,6 +88,7 @@ def _deploy(args: Args) -> int:
             seed=args.seed,
             log=args.log,
             fifo=args.realtime,
+            remote=remote,
             progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),
         )
     late = report.lateness_us
@@ -90,3 +103,16 @@ def _deploy(args: Args) -> int:
         replace_file(args.json, dump_json({"schema_version": 1, **report.to_json()}))
         print(f"wrote {args.json}")
     return 0
+
+
+def _remote(args: Args) -> RemotePolicyCfg | None:
+    """The policy server of the arguments."""
+    if args.remote is None:
+        for option, value in (("token-env", args.token_env), ("token-file", args.token_file), ("tls-ca", args.tls_ca)):
+            if value is not None:
+                raise ConfigError(f"--{option} needs --remote: expected the address of a policy server")
+        return None
+    from robotrl.deploy.remote.access import check_url, read_token
+    from robotrl.deploy.remote.controller import RemotePolicyCfg
+
+    return RemotePolicyCfg(check_url(args.remote, "--remote"), read_token(args.token_env, args.token_file), args.tls_ca)

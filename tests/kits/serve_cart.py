@@ -1,0 +1,24 @@
+"""The cart as a robot that never reaches its goal, and leaves a mark when it is first told to move."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.kits.deploy_cart import Cart
+
+
+class EndlessCart(Cart):
+    limit_s = 60.0
+
+    def command(self, action) -> None:
+        super().command(action)
+        if action.any():
+            Path(os.environ["CART_MARK"]).touch()
+
+    def success(self) -> bool:
+        return False
+
+
+def make(seed: int) -> EndlessCart:
+    return EndlessCart(seed)
