@@ -152,7 +152,7 @@ def clone(decisions: Decisions, cfg: CloneCfg, progress: Callable[[float], None]
     if len(line) - test < layout.MODES:
         raise ConfigError(f"decisions are {len(line)}: expected more, to clone from")
     generator = torch.Generator().manual_seed(cfg.seed)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(cfg.seed)
         net = TrafficNet()
     net.anchors.copy_(anchors_of(profile[:-test][:20_000], generator))

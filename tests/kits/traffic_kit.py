@@ -22,7 +22,7 @@ def net_of(*accels: float, favors: int | None = None, temperature: float = 0.0, 
         temperature: see `layout`.
         seed: of all parameters but those of the profiles.
     """
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         net = TrafficNet()
     with torch.no_grad():

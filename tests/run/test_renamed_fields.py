@@ -97,8 +97,10 @@ def test_an_old_flag_is_answered_with_the_new_one(capsys, tmp_path, monkeypatch)
 
 
 CRITIC_ALONE = {
+    "drive-dppo": 8,
     "drive-ppo": 0,
     "drive-ppo-raster": 0,
+    "drive-reinflow": 8,
     "gym-ppo": 0,
     "halfcheetah-ppo": 0,
     "hopper-ppo": 0,
