@@ -130,17 +130,14 @@ def spread_clone(path: Path) -> TrainCfg[Any, Any]:
 def test_a_run_with_spread_weights_is_saved_whole_and_taken_up_again(tmp_path, monkeypatch):
     """Stopped at an iteration that is no checkpoint's, and resumed."""
     kit.write_walks(tmp_path / "walks")
-    # what is left of the group would hold tensors while the interpreter ends, and now and then abort the process
-    # (after an import of transformers, as policies with a language model do: without it, torch 2.13 keeps threads)
-    work = """
-import transformers.activations
-from tests.training.test_resume import StopAt
-train(spread_clone(path), path / "whole")
-train(spread_clone(path), path / "cut", [StopAt(5)])
-write(path, threads_of_groups())
-"""
-    done = launch(__name__, work, tmp_path)
-    assert done.returncode == 0, done.stderr
+    for work in (
+        # what is left of the group would hold tensors while the interpreter ends, and now and then abort the process
+        # (after an import of transformers, as policies with a language model do: without it, torch 2.13 keeps threads)
+        "import transformers.activations; train(spread_clone(path), path / 'whole'); write(path, threads_of_groups())",
+        "from tests.training.test_resume import StopAt; train(spread_clone(path), path / 'cut', [StopAt(5)])",
+    ):
+        done = launch(__name__, work, tmp_path)
+        assert done.returncode == 0, done.stderr
     assert found_by_all(tmp_path) == [[], []]
     assert [line["step"] for line in read_scalars(tmp_path / "cut" / "scalars.jsonl")] == [1, 2, 3, 4, 5]
     done = launch(__name__, "resume(path / 'cut')", tmp_path)

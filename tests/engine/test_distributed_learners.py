@@ -89,17 +89,15 @@ SPREAD = ("bc", "reinflow", "grpo", "flow-grpo", "vla-rl", "opd", "smolvla")
 """Those whose weights are spread as well; without averages, they learn what they learn with whole weights."""
 
 
-AVERAGED = ("bc", "reinflow")
-"""Those of them that keep averages of their weights when these are whole."""
+def others(world: DistributedContext, data: Path) -> dict[str, Any]:
+    """Two iterations of each."""
+    return {name: what_became(made_of(name, world, data)) for name in OTHERS}
 
 
-def all_ways(world: DistributedContext, data: Path) -> dict[str, Any]:
+def spread_out(world: DistributedContext, data: Path) -> dict[str, Any]:
     """Two iterations of each with whole weights and with spread ones, which go on from what they saved."""
-    found = {name: what_became(made_of(name, world, data)) for name in OTHERS}
+    found = {name: what_became(made_of(f"{name} whole", world, data)) for name in SPREAD}
     for name in SPREAD:
-        # without averages anyway, what has just been learned is what it is compared with
-        alone = name in OTHERS and name not in AVERAGED
-        found[f"{name} whole"] = found[name] if alone else what_became(made_of(f"{name} whole", world, data))
         one = made_of(name, world, data, fsdp=True)
         one.iterate()
         kept = kit.snapshot(one.state())
@@ -139,15 +137,21 @@ def what_became(one: Any, iterations: int = 2) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def together(tmp_path_factory) -> list[dict[str, Any]]:
-    """Results of two processes that train every other learner in all ways, in one launch, with walks and a teacher."""
-    path = tmp_path_factory.mktemp("together")
+def launched(function: str, path: Path) -> list[dict[str, Any]]:
+    """Results of a function of this module in two processes that share walks and a teacher."""
     kit.write_walks(path / "walks")
     opd.saved(path / "teacher", teacher())
-    done = launch(__name__, "with distributed.joined(200) as world: write(path, all_ways(world, path / 'walks'))", path)
+    done = launch(
+        __name__, f"with distributed.joined(200) as world: write(path, {function}(world, path / 'walks'))", path
+    )
     assert done.returncode == 0, done.stderr
     return found_by_all(path)
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory) -> list[dict[str, Any]]:
+    """Results of two processes that train every other learner, in one launch."""
+    return launched("others", tmp_path_factory.mktemp("others"))
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -162,14 +166,20 @@ def test_every_learner_that_learns_together_stays_one(together, name):
     assert all(abs(x) < 1e6 for line in first["scalars"] for x in line.values())
 
 
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory) -> list[dict[str, Any]]:
+    """Results of two processes that train weights of which each has a part."""
+    return launched("spread_out", tmp_path_factory.mktemp("spread"))
+
+
 @pytest.mark.parametrize("name", SPREAD)
-def test_spread_weights_learn_what_whole_ones_learn(together, name):
+def test_spread_weights_learn_what_whole_ones_learn(spread, name):
     """Weights and moments up to rounding, half of them in each process; and a resume takes all of them up.
 
     After one iteration all moments agree. In the second, gradients are taken where Adam's steps along the rounding of
     others have led, so what is compared is what has a gradient to speak of.
     """
-    whole, parts, again = (together[0][f"{name}{kind}"] for kind in (" whole", " spread", " again"))
+    whole, parts, again = (spread[0][f"{name}{kind}"] for kind in ("", " spread", " again"))
     for key in ("first", "second"):
         assert_close(parts["begun"][key], whole["begun"][key], rtol=1e-2, atol=3e-5)
     first = torch.tensor(whole["engine"]["first"]).abs()
@@ -181,12 +191,12 @@ def test_spread_weights_learn_what_whole_ones_learn(together, name):
     assert parts["engine"]["steps"] == whole["engine"]["steps"]
     assert_close(torch.tensor(parts["flat"])[firm].tolist(), torch.tensor(whole["flat"])[firm].tolist())
     # the second process goes on with streams of its own
-    assert again["taken up"] and together[1][f"{name} again"]["taken up"]
-    assert again["flat"] == together[1][f"{name} again"]["flat"]
+    assert again["taken up"] and spread[1][f"{name} again"]["taken up"]
+    assert again["flat"] == spread[1][f"{name} again"]["flat"]
     if name != "smolvla":
         assert again["engine"]["steps"] == parts["engine"]["steps"]
-    assert together[0][f"{name} spread"]["flat"] == together[1][f"{name} spread"]["flat"]
-    own = [out[f"{name} spread"]["own"] for out in together]
+    assert spread[0][f"{name} spread"]["flat"] == spread[1][f"{name} spread"]["flat"]
+    own = [out[f"{name} spread"]["own"] for out in spread]
     assert sum(own) == len(whole["flat"]) and abs(own[0] - own[1]) < 0.2 * sum(own)
 
 
