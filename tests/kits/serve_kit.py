@@ -31,7 +31,7 @@ import tests.kits.deploy_kit as kit
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.export import export
 from robotrl.deploy.remote.protocol import SUBPROTOCOL, ChunkAnswer, Hello, InferRequest
-from robotrl.spec import Spec
+from robotrl.spec import Spec, committed_specs
 from robotrl.transforms import Clip, TransformGroup, torch_backend
 from tests.kits.deploy_cart import ACTION, ACTION_SPEC, OBSERVATION_SPEC, PERIOD_S, WORDS
 
@@ -211,3 +211,27 @@ async def _closed(wait: Callable[[], Awaitable[None]]) -> None:
 def chunk(number: int, value: float = 0.0, shape: tuple[int, ...] = (2, 2), dtype: str = "float32") -> bytes:
     array = np.full(shape, value, dtype)
     return ChunkAnswer(number, array, array, 0.001).pack()
+
+
+class TinyCommitted(TinySeer):
+    """A policy of one layer that knows the actions under way; draws no noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = {"state": OBSERVATION_SPEC["state"], **committed_specs(ACTION_SPEC, 2)}
+        self.net = nn.Linear(4 + 2 * ACTION + 2, kit.HORIZON * ACTION)
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> kit.Deployed:
+        flat = torch.cat([obs[key] for key in self.observation_spec], dim=-1)
+        out = self.net(flat).reshape(-1, kit.HORIZON, ACTION) / 10.0
+        return kit.Deployed(torch_backend(self.transforms.outputs)({"action": out})["action"], out)
+
+
+def committed_bundle(folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    policy = TinyCommitted()
+    recorded = {
+        key: rng.normal(size=(1200, *spec.shape)).astype(np.float32) for key, spec in policy.observation_spec.items()
+    }
+    export(policy, folder / "committed.bundle", observations=recorded)
+    return folder / "committed.bundle"

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from robotrl.cli.main import main
@@ -18,6 +19,7 @@ from robotrl.deploy.control.log import read_log
 from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Mode, Reason
+from robotrl.deploy.remote.client import RemotePolicy
 from robotrl.deploy.remote.controller import RemotePolicyCfg, remote_controller
 from robotrl.deploy.remote.protocol import RemoteError
 from robotrl.deploy.runtime import Controller
@@ -136,3 +138,21 @@ def test_unusable_options_are_refused(
 ) -> None:
     assert main(["deploy", str(bundle), "--robot", CART, *options]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_committed_actions_reach_the_server(tmp_path: Path) -> None:
+    """A policy that knows the actions under way: with them, without them, and golden ticks of both."""
+    bundle = serve_kit.committed_bundle(tmp_path)
+    here = Controller.load(bundle)
+    names = {port.role: port for port in here.manifest.prefix}
+    obs = {port.name: np.zeros(port.shape, np.float32) for port in here.manifest.observations}
+    under_way = {port.name: np.ones(port.shape, np.float32) for port in names.values()}
+    with served(bundle) as server:
+        with RemotePolicy(server.url, timeout_s=120.0) as policy:
+            for given in (obs, {**obs, **under_way}, obs):
+                assert np.array_equal(policy.infer(given, 3), here.infer(given, 3))
+            assert not np.array_equal(here.infer(obs, 3), here.infer({**obs, **under_way}, 3))
+            with pytest.raises(RemoteError, match=f"observation '{names['prefix_mask'].name}' is missing"):
+                policy.infer({**obs, names["prefix"].name: under_way[names["prefix"].name]}, 3)
+        with remote_controller(bundle, RemotePolicyCfg(server.url)) as remote:
+            assert remote.golden_error == here.golden_error

@@ -218,8 +218,8 @@ def test_a_key_that_is_no_key_is_refused(tmp_path: Path, certificate: tuple[Path
 
 def test_a_deadline_is_kept_and_health_answers_meanwhile(tmp_path: Path) -> None:
     """An inference of many operators, of some seconds: it is cancelled, and the next request is computed."""
-    with served(serve_kit.slow_bundle(tmp_path / "slow", power=1, chain=3000)) as server, opened(server.url) as one:
-        one.send(infer(1, slow_obs(300.0), ms=1500))
+    with served(serve_kit.slow_bundle(tmp_path / "slow", power=1, chain=300)) as server, opened(server.url) as one:
+        one.send(infer(1, slow_obs(1200.0), ms=1500))
         # answered while the inference runs: its own answer has not come
         assert server.health() == (200, {"status": "ok"})
         with pytest.raises(TimeoutError):
@@ -241,14 +241,14 @@ def test_an_operator_that_does_not_return_is_seen_by_the_health_check(tmp_path: 
 
 
 def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
-    bundle = serve_kit.slow_bundle(tmp_path / "slow", power=1, chain=3000)
+    bundle = serve_kit.slow_bundle(tmp_path / "slow", power=1, chain=300)
     with (
         served(bundle, "--max-waiting", "2", "--max-connections", "3", "--max-deadline-s", "60") as server,
         opened(server.url) as one,
         opened(server.url) as two,
         opened(server.url) as three,
     ):
-        one.send(infer(1, slow_obs(300.0), ms=6000))
+        one.send(infer(1, slow_obs(1200.0), ms=6000))
         for number in (2, 3):  # they wait behind it
             time.sleep(0.2)
             two.send(infer(number))
@@ -263,9 +263,9 @@ def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
 
 
 def test_whoever_leaves_gives_up_what_it_asked_for(tmp_path: Path) -> None:
-    with served(serve_kit.slow_bundle(tmp_path / "slow", power=1, chain=3000)) as server:
+    with served(serve_kit.slow_bundle(tmp_path / "slow", power=1, chain=300)) as server:
         with opened(server.url) as one:
-            one.send(infer(1, slow_obs(600.0), ms=10_000))
+            one.send(infer(1, slow_obs(1200.0), ms=10_000))
             time.sleep(0.3)
         with opened(server.url) as two:
             assert isinstance(answer(two, infer(2)), ChunkAnswer)
