@@ -26,6 +26,8 @@ from robotrl.spec import Spec
 MAX_CATCH_UP_S = 0.1
 COMMAND_TIMEOUT_PERIODS = 3
 CONTROLLER_TIMEOUT_S = 5.0
+FIRST_COMMAND_TIMEOUT_S = 60.0
+"""Longer than `CONTROLLER_TIMEOUT_S`: before its first command a controller collects garbage and prepares."""
 _IDLE_S = 0.001
 
 LEFT, FAULT, ORPHANED = 0, 2, 3
@@ -104,10 +106,17 @@ def drive(link: Link, robot: RobotSim) -> int:
         return _Driver(link, robot).run()
 
 
-def orphaned(link: Link, command: Message | None, started_ns: int) -> bool:
-    """Tell whether the controller is gone: no longer the parent process, or silent for too long."""
-    last_command_ns = started_ns if command is None else command.stamp_ns
-    return os.getppid() != link.controller_pid or now_ns() - last_command_ns > CONTROLLER_TIMEOUT_S * 1e9
+def orphaned(link: Link, command: Message | None, started_ns: int) -> str:
+    """Tell why the controller counts as gone (no longer the parent, or silent for too long); "" if it is there."""
+    if os.getppid() != link.controller_pid:
+        return f"its controller (process {link.controller_pid}) has ended"
+    if command is None:
+        last_ns, limit_s, kind = started_ns, FIRST_COMMAND_TIMEOUT_S, "first command"
+    else:
+        last_ns, limit_s, kind = command.stamp_ns, CONTROLLER_TIMEOUT_S, "command"
+    if now_ns() - last_ns > limit_s * 1e9:
+        return f"its controller sent no {kind} for {limit_s:g} s"
+    return ""
 
 
 class _Driver:
@@ -132,7 +141,8 @@ class _Driver:
         began = now_ns()
         while True:
             command = self.link.commands.read()
-            if orphaned(self.link, command, began):
+            if gone := orphaned(self.link, command, began):
+                self.link.introduce("robot", {"fault": gone})
                 return ORPHANED
             if command is None:
                 time.sleep(_IDLE_S)
