@@ -34,6 +34,7 @@ BENCHES = {
     "ppo": "ppo.bench",
     "quickstart": "quickstart.bench",
     "rewards": "rewards.bench",
+    "runtime": "runtime.bench",
     "stepping": "stepping.bench",
     "vla": "vla.bench",
 }

@@ -1,4 +1,4 @@
-"""The real-time control loop: observe, infer, check, send."""
+"""Real-time control of a robot: supervision, safety chain, log, report and replay."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 __all__ = ["run_control"]
 
-# the safety chain and the log are imported without the loop
+# the safety chain and the log are imported without the processes
 __getattr__ = lazy_names(__name__, {"run_control": "robotrl.deploy.control.run"})

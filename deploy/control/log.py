@@ -1,7 +1,7 @@
 """Log of a control run as JSON lines, with all data to replay any tick offline.
 
-Ticks are kept in memory during an episode and written at its end, so that no tick waits for the disk; the time limit of
-an episode bounds the memory. A failing disk ends the log, not the control.
+The supervisor writes the ticks that the servo records in shared memory, so that no tick waits for the disk. A failing
+disk ends the log, not the control.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Tick(NamedTuple):
     busy_ns: int
     """From the wake-up until the command was sent."""
     inference_ns: int
-    """Part of `busy_ns` spent in the controller; 0 if it was not called."""
+    """From the request to the chunk that arrived since the last tick, or that is still waited for; 0 for none."""
     decision: int
+    """Index of the inference that gave the chunk; -1 before the first."""
     cursor: int
-    """Number of actions of the chunk that were used, this one included."""
+    """Place of the action in its chunk, from 1; 0 where there is no chunk."""
     observation: np.ndarray
     """The robot's flat observation."""
     policy: np.ndarray | None
@@ -50,6 +51,10 @@ class Tick(NamedTuple):
     """(A,) action that was sent, in the bundle's order."""
     mode: int
     reason: int
+    asked: int
+    """Index of the inference that was asked for with this tick's observation; -1 for none."""
+    committed: int
+    """Number of actions, from this tick's on, that were given to it as committed."""
 
 
 @dataclass
@@ -126,6 +131,8 @@ def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -
         "sent": numbers(tick.sent),
         "mode": tick.mode,
         "reason": tick.reason,
+        "asked": tick.asked,
+        "committed": tick.committed,
     }
 
 

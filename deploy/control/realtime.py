@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 _PR_SET_TIMERSLACK, _PR_GET_TIMERSLACK = 29, 30
+_MCL_CURRENT, _MCL_FUTURE = 1, 2
 _FIFO_PRIORITY = 80
 _WORTH_WARMING_S = 0.002
 
@@ -23,13 +24,15 @@ def steady(*, fifo: bool = False) -> Generator[str, None, None]:
     at the start; then all objects are frozen and the collector is disabled.
 
     Args:
-        fifo: also request the real-time scheduler (SCHED_FIFO), which needs a privilege.
+        fifo: also request the real-time scheduler (SCHED_FIFO) and locked memory, which need a privilege.
 
     Yields:
-        The active scheduling: "normal", "fifo 80", or "normal (fifo refused: ...)".
+        The active scheduling: "normal", "fifo 80, memory locked", or "normal (fifo refused: ...)".
     """
     slack = _timer_slack(1)
     scheduling, normal = _fifo() if fifo else ("normal", None)
+    if fifo:
+        scheduling += ", memory locked" if _lock_memory() else ", memory not locked"
     collecting = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -77,6 +80,13 @@ def _timer_slack(slack_ns: int) -> int | None:
     before = int(libc.prctl(_PR_GET_TIMERSLACK, 0, 0, 0, 0))
     libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(slack_ns), 0, 0, 0)
     return before if before > 0 else None
+
+
+def _lock_memory() -> bool:
+    """Keep all memory of this process from being paged out, as long as it lives; False where that is refused."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).mlockall(_MCL_CURRENT | _MCL_FUTURE) == 0)
 
 
 def _fifo() -> tuple[str, int | None]:

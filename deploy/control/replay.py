@@ -10,8 +10,12 @@ import numpy as np
 
 from robotrl.deploy.control.log import array_of, read_log
 from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, limits_of
+from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import DataError
+
+_KEPT = 3
+"""Decisions to remember: a tick uses the newest chunk or one that was asked for shortly before."""
 
 
 class ReplayReport(NamedTuple):
@@ -43,9 +47,10 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
             f"{os.fspath(bundle)!r} is {controller.manifest.bundle_id[:12]}..."
         )
     limits = limits_of(controller.manifest)._replace(low=array_of(header["low"]), high=array_of(header["high"]))
-    chain = SafetyChain(limits)
-    episode, chunk = -1, np.zeros((0, 0), np.float32)
-    ticks = decisions = 0
+    # older logs have no `dry_run`; the sensors of a robot that is held stand still
+    chain = SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
+    episode, chunks = -1, _Chunks(controller)
+    ticks = 0
     policy_error = sent_error = 0.0
     for record in records:
         if record["kind"] != "tick":
@@ -55,22 +60,61 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
             chain.reset()
         ticks += 1
         action = None
+        chunks.note(record)
         if record["policy"] is not None:
-            if record["cursor"] == 1:
-                decisions += 1
-                chunk = controller.infer(_observation(record), int(record["decision"]))
-            action = chunk[int(record["cursor"]) - 1]
+            action = chunks.action(record)
             policy_error = max(policy_error, float(np.abs(action - array_of(record["policy"])).max()))
         observation = _observation(record)
         # older logs have no `read_ns`
         now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
         outside = Reason(record["reason"]) & OUTSIDE
         # a tick sent while an inference hung was not checked
-        asked = not outside or record["inference_ns"]
-        observed = (chain.check(observation, record["age_ns"] * 1e-9, now_s) if asked else NONE) | outside
+        checked = not outside or record["inference_ns"]
+        observed = (chain.check(observation, record["age_ns"] * 1e-9, now_s) if checked else NONE) | outside
         verdict = chain.decide(observed, action)
         sent_error = max(sent_error, float(np.abs(verdict.action - array_of(record["sent"])).max()))
-    return ReplayReport(ticks, decisions, policy_error, sent_error)
+    return ReplayReport(ticks, chunks.computed, policy_error, sent_error)
+
+
+class _Chunks:
+    """Chunks of a log's decisions, each computed when the first of its actions is looked at.
+
+    Attributes:
+        computed: number of chunks computed.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._asked: dict[int, dict[str, Any]] = {}
+        self._chunks: dict[int, np.ndarray] = {}
+        self.computed = 0
+
+    def note(self, record: dict[str, Any]) -> None:
+        """Remember the tick whose observation a decision was asked for with."""
+        # older logs infer within the tick that uses the first action
+        within = record["decision"] if record["policy"] is not None and record["cursor"] == 1 else -1
+        decision = int(record.get("asked", within))
+        if decision >= 0:
+            self._asked = {**dict(list(self._asked.items())[-_KEPT:]), decision: record}
+
+    def action(self, record: dict[str, Any]) -> np.ndarray:
+        """(A,) the policy's action of a tick."""
+        chunk: np.ndarray = self._chunk(int(record["decision"]))[int(record["cursor"]) - 1]
+        return chunk
+
+    def _chunk(self, decision: int) -> np.ndarray:
+        if decision not in self._chunks:
+            record = self._asked[decision]
+            inputs = _observation(record)
+            count = int(record.get("committed", 0))
+            if count:
+                first = int(record["cursor"]) - 1
+                committed = self._chunk(int(record["decision"]))[first : first + count]
+                inputs |= committed_inputs(self._controller.manifest, committed)
+            found = self._controller.infer(inputs, decision)
+            self._chunks = {**dict(list(self._chunks.items())[-_KEPT:]), decision: found}
+            self.computed += 1
+        return self._chunks[decision]
 
 
 def _observation(record: dict[str, Any]) -> dict[str, np.ndarray]:

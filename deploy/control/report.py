@@ -10,6 +10,7 @@ import numpy as np
 
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.control.safety import Counters
+from robotrl.deploy.control.shadow import ShadowReport
 
 REPORT_BEGINS = re.compile(rb'\{\s*"schema_version": 1,\s*"bundle_id": "[0-9a-f]{64}",\s*"robot": ')
 """Pattern of the first bytes of a report file, see `robotrl deploy --json`."""
@@ -52,12 +53,14 @@ class ControlReport:
         robot: name of the robot.
         seed: seed of the sampler's noise.
         rate_hz: control rate, from the bundle.
+        servo_hz: rate at which the servo commands the robot.
         episodes: results of the episodes, in order.
         successes: number of successful episodes.
         ticks: control ticks run.
-        lateness_us: time from a tick's deadline to the wake-up, all ticks.
-        inference_us: time in the controller, on ticks with an inference.
-        busy_us: time from the wake-up until the command is sent, all ticks.
+        lateness_us: time from a control tick's deadline to the servo's wake-up, all ticks.
+        servo_lateness_us: the same for all ticks of the servo, those between control ticks included.
+        inference_us: time from the request to the chunk.
+        busy_us: time from the wake-up until the command is sent, all control ticks.
         observation_age_us: age of the observation when it is read.
         deadline_misses: control periods in which no command was sent.
         over_budget: ticks whose inference took longer than the bundle's latency budget.
@@ -70,6 +73,7 @@ class ControlReport:
         golden_error: largest difference on the golden ticks, as a fraction of the action range.
         scheduling: active scheduling, as text.
         inference: "local", or the address of the policy server.
+        shadow: comparison with a policy in the shadow of this one; None without one.
         log: path of the log, if there is one.
         log_error: reason why the log ended early, if it did.
     """
@@ -78,10 +82,12 @@ class ControlReport:
     robot: str
     seed: int
     rate_hz: float
+    servo_hz: float
     episodes: tuple[EpisodeReport, ...]
     successes: int
     ticks: int
     lateness_us: Percentiles
+    servo_lateness_us: Percentiles
     inference_us: Percentiles
     busy_us: Percentiles
     observation_age_us: Percentiles
@@ -96,6 +102,7 @@ class ControlReport:
     golden_error: float
     scheduling: str
     inference: str
+    shadow: ShadowReport | None
     log: str | None
     log_error: str | None
 

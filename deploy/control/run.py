@@ -1,37 +1,46 @@
 """`run_control`: real-time control of a robot by a bundle, at a fixed rate, through the safety chain.
 
-The loop runs on absolute deadlines: a late tick never shifts the next one; missed periods are skipped and counted, not
-sent in a burst. Inference and servo are separate processes; this is the inference side.
+Four processes: this one supervises and logs; the servo alone commands the robot; another one infers; and the robot has
+its own. What an inference does moves no deadline of the servo.
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from robotrl.deploy.bounded import bounded_memory
+from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring, wire
 from robotrl.deploy.control.log import LOG_BEGINS, ControlLog
-from robotrl.deploy.control.loop import ControlLoop, stopped_line
 from robotrl.deploy.control.outputs import check_output
-from robotrl.deploy.control.realtime import steady
 from robotrl.deploy.control.report import ControlReport, EpisodeReport, histogram, percentiles
+from robotrl.deploy.control.safety import Counters
+from robotrl.deploy.control.shadow import Shadow
 from robotrl.deploy.control.signals import Stopped, ended_by_signals
+from robotrl.deploy.control.supervisor import Supervisor
+from robotrl.deploy.inference.process import InferenceProcess
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.deploy.robots.process import RobotProcess
-from robotrl.deploy.runtime import Controller
-from robotrl.errors import ConfigError
+from robotrl.deploy.servo.link import ServoLink
+from robotrl.deploy.servo.process import ServoProcess
+from robotrl.deploy.servo.records import room
+from robotrl.deploy.servo.settings import ServoCfg
+from robotrl.errors import ConfigError, DataError
 from robotrl.spec import is_picture
 
 if TYPE_CHECKING:
     from robotrl.deploy.remote.controller import RemotePolicyCfg
 
 DEFAULT_LIMIT_S = 5.0
+DEFAULT_SERVO_HZ = 200.0
+MAX_SERVO_HZ = 2000.0
+_LEAVE_S = 0.5
+"""Time for the servo to damp the robot and end, beyond a control period."""
 
 
 def run_control(
@@ -43,9 +52,12 @@ def run_control(
     state_ids: Sequence[int] | None = None,
     limit_s: float | None = None,
     log: str | os.PathLike[str] | None = None,
+    servo_hz: float = DEFAULT_SERVO_HZ,
     fifo: bool = False,
     wake_early: bool = True,
     remote: RemotePolicyCfg | None = None,
+    dry_run: bool = False,
+    shadow: str | os.PathLike[str] | None = None,
     progress: Callable[[EpisodeReport], None] | None = None,
 ) -> ControlReport:
     """Control a robot by a bundle for some episodes, in real time.
@@ -58,65 +70,113 @@ def run_control(
         state_ids: start states to use instead; `episodes` is then ignored.
         limit_s: time limit of an episode, after which it counts as failed; None takes the robot's own limit, else 5 s.
         log: path of the log (JSON lines); None writes none. A file that is not a control log is not replaced.
-        fifo: request the real-time scheduler.
+        servo_hz: rate at which the servo commands the robot, rounded to a multiple of the control rate; between control
+            ticks the last command is repeated, or interpolated where the bundle says so.
+        fifo: request the real-time scheduler and locked memory for the servo.
         wake_early: run a dummy inference shortly before each tick with an inference, to warm the caches (see
             `warm_leads_ns`); not where a server infers.
         remote: policy server that computes the inferences; None computes them here.
+        dry_run: hold the robot all the while: the commands are decided and logged, and not sent.
+        shadow: another bundle, which sees the same observations and whose actions are compared with the policy's, see
+            `Shadow`; None compares none.
         progress: called after each episode.
 
     Raises:
         ConfigError: an argument is out of range, or the robot does not match the bundle.
         DataError: the bundle is refused, or the log cannot be created.
         RemoteError: the policy server cannot be reached, does not let this client in, or runs another bundle.
-        RobotFault: the robot's process ended or stopped answering, or too many ticks in a row were bad. The log holds
-            all ticks so far. After an inference that has not ended, end your program by `exit_past_native_threads`.
+        RobotFault: a process ended or stopped answering, or too many ticks in a row were bad. The log holds all ticks
+            so far.
         Stopped: on SIGTERM or SIGHUP; as after Ctrl-C, the robot was damped and the log holds all ticks.
     """
     place = None if log is None else Path(log)
     if place is not None:
         check_log(place, Path(bundle))
-    with (
-        ended_by_signals(),
-        _controller(bundle, seed, remote) as controller,
-        # also bound the memory that the graph allocates while it runs
-        bounded_memory(),
-        RobotProcess(robot) as process,
-        steady(fifo=fifo) as scheduling,
-    ):
-        info = process.introduction()
-        ids = _state_ids(info, state_ids, episodes)
-        limit = _limit_s(info, limit_s)
-        wiring = wire(controller.manifest, info)
-        _tell_unchecked(controller.manifest, wiring)
-        writer = ControlLog(place)
-        inference = "local" if remote is None else remote.url
-        writer.open({**_header(controller, robot, scheduling, wiring), "inference": inference})
-        loop = ControlLoop(controller, process, wiring, writer, limit, wake_early and remote is None)
-        try:
-            for serial, state_id in enumerate(ids, start=1):
-                report = loop.episode(serial, state_id)
-                if progress is not None:
-                    progress(report)
-        except RobotFault as error:
-            writer.write([{"kind": "fault", "text": str(error)}])
-            raise
-        except (KeyboardInterrupt, Stopped) as error:
-            writer.write([stopped_line(error)])
-            raise
-        finally:
-            writer.close()
-        return _report(loop, robot, scheduling, inference)
+    if not 1.0 <= servo_hz <= MAX_SERVO_HZ:
+        raise ConfigError(f"servo_hz is {servo_hz!r}: expected 1 to {MAX_SERVO_HZ:g}")
+    if seed < 0:
+        raise ConfigError(f"seed is {seed!r}: expected 0 or more")
+    manifest = open_bundle(bundle).manifest
+    with ended_by_signals(), _inference(bundle, seed, remote) as inference:
+        proved = inference.introduction()
+        if proved["bundle_id"] != manifest.bundle_id:
+            raise DataError(f"bundle {os.fspath(bundle)!r} was replaced while it was loaded: expected one bundle")
+        with RobotProcess(robot) as process:
+            info = process.introduction()
+            ids = _state_ids(info, state_ids, episodes)
+            limit = _limit_s(info, limit_s)
+            wiring = wire(manifest, info)
+            _tell_unchecked(manifest, wiring)
+            shade = None if shadow is None else Shadow(shadow, manifest, info, seed)
+            writer = ControlLog(place)
+            steps = max(1, round(servo_hz * manifest.timing.control_period_s))
+            early = wake_early and remote is None
+            with _servo(manifest, wiring, process, inference, limit, steps, fifo, early, dry_run, proved) as servo:
+                scheduling = str(servo.introduction()["scheduling"])
+                where = "local" if remote is None else remote.url
+                header = _header(manifest, seed, robot, scheduling, wiring)
+                writer.open({**header, "inference": where, "dry_run": dry_run})
+                budget_ns = round(manifest.timing.latency_budget_s * 1e9)
+                period_s = manifest.timing.control_period_s
+                run = Supervisor(servo, inference, process, wiring, writer, period_s, budget_ns, shade)
+                try:
+                    for serial, state_id in enumerate(ids, start=1):
+                        report = run.episode(serial, state_id)
+                        if progress is not None:
+                            progress(report)
+                except RobotFault as error:
+                    writer.write([{"kind": "fault", "text": str(error)}])
+                    raise
+                except (KeyboardInterrupt, Stopped) as error:
+                    run.stop(error)
+                    raise
+                finally:
+                    writer.close()
+                return _report(run, manifest, seed, robot, scheduling, where, steps, float(proved["golden_error"]))
 
 
-def _controller(
-    bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None
-) -> contextlib.AbstractContextManager[Controller]:
-    """Controller whose inferences are computed here, or by a server."""
+def _inference(bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None) -> InferenceProcess:
+    """Start the process that infers, here or by a server."""
+    path = os.path.abspath(bundle)
     if remote is None:
-        return contextlib.nullcontext(Controller.load(bundle, seed=seed))
-    from robotrl.deploy.remote.controller import remote_controller
+        return InferenceProcess(path, seed)
+    ca = None if remote.tls_ca is None else os.path.abspath(remote.tls_ca)
+    return InferenceProcess(path, seed, remote.url, remote.token, ca)
 
-    return remote_controller(bundle, remote, seed=seed)
+
+def _servo(
+    manifest: Manifest,
+    wiring: Wiring,
+    process: RobotProcess,
+    inference: InferenceProcess,
+    limit_s: float,
+    steps: int,
+    fifo: bool,
+    wake_early: bool,
+    dry_run: bool,
+    proved: dict[str, Any],
+) -> ServoProcess:
+    """Start the servo."""
+    max_values = room(wiring.observation_size, len(wiring.action), steps)
+    link = ServoLink.create(max_values)
+    cfg = ServoCfg(
+        link=link.name,
+        max_values=max_values,
+        robot_link=process.link.name,
+        inference_link=inference.link.name,
+        doorbell=inference.doorbell,
+        manifest=manifest.to_bytes().decode(),
+        robot=process.robot,
+        robot_introduction=json.dumps(process.link.introduction("robot")),
+        limit_s=limit_s,
+        steps=steps,
+        fifo=fifo,
+        wake_early=wake_early,
+        inference_s=float(proved["inference_s"]),
+        dry_run=dry_run,
+    )
+    handles = (link.handle, process.link.handle, inference.link.handle, inference.doorbell)
+    return ServoProcess(cfg, link, handles, manifest.timing.control_period_s + _LEAVE_S)
 
 
 def check_log(log: Path, bundle: Path) -> None:
@@ -158,12 +218,11 @@ def _limit_s(info: RobotInfo, given: float | None) -> float:
     return limit
 
 
-def _header(controller: Controller, robot: str, scheduling: str, wiring: Wiring) -> dict[str, object]:
-    manifest = controller.manifest
+def _header(manifest: Manifest, seed: int, robot: str, scheduling: str, wiring: Wiring) -> dict[str, object]:
     return {
         "bundle_id": manifest.bundle_id,
         "robot": robot,
-        "seed": controller.seed,
+        "seed": seed,
         "control_period_s": manifest.timing.control_period_s,
         "observations": {port.name: list(port.names) for port in manifest.observations},
         "action": list(manifest.action.names),
@@ -173,32 +232,44 @@ def _header(controller: Controller, robot: str, scheduling: str, wiring: Wiring)
     }
 
 
-def _report(loop: ControlLoop, robot: str, scheduling: str, inference: str) -> ControlReport:
+def _report(
+    run: Supervisor,
+    manifest: Manifest,
+    seed: int,
+    robot: str,
+    scheduling: str,
+    inference: str,
+    steps: int,
+    golden_error: float,
+) -> ControlReport:
     """Create the report of a run."""
-    controller, last = loop.controller, loop.last
+    summary, rate_hz = run.summary, 1.0 / manifest.timing.control_period_s
     return ControlReport(
-        bundle_id=controller.manifest.bundle_id,
+        bundle_id=manifest.bundle_id,
         robot=robot,
-        seed=controller.seed,
-        rate_hz=1.0 / controller.manifest.timing.control_period_s,
-        episodes=tuple(loop.episodes),
-        successes=sum(episode.success for episode in loop.episodes),
-        ticks=len(loop.times.lateness),
-        lateness_us=percentiles(loop.times.lateness),
-        inference_us=percentiles(loop.times.inference),
-        busy_us=percentiles(loop.times.busy),
-        observation_age_us=percentiles(loop.times.age),
-        deadline_misses=loop.misses,
-        over_budget=loop.over_budget,
-        chunks_expired=loop.expired,
-        lateness_histogram_us=histogram(loop.times.lateness),
-        safety=loop.chain.counters,
-        robot_steps_made_up=0 if last is None else last.reason,
-        robot_time_lost_s=0.0 if last is None else last.lost_ns * 1e-9,
-        torn_reads=loop.link.observations.torn,
-        golden_error=controller.golden_error,
+        seed=seed,
+        rate_hz=rate_hz,
+        servo_hz=steps * rate_hz,
+        episodes=tuple(run.episodes),
+        successes=sum(episode.success for episode in run.episodes),
+        ticks=len(run.times.lateness),
+        lateness_us=percentiles(run.times.lateness),
+        servo_lateness_us=percentiles([round(1e3 * late) for late in run.servo_lateness_us]),
+        inference_us=percentiles(run.times.inference),
+        busy_us=percentiles(run.times.busy),
+        observation_age_us=percentiles(run.times.age),
+        deadline_misses=int(summary["misses"]),
+        over_budget=run.over_budget,
+        chunks_expired=int(summary["expired"]),
+        lateness_histogram_us=histogram(run.times.lateness),
+        safety=Counters(summary["ticks"], summary["held"], summary["damped"], summary["reasons"]),
+        robot_steps_made_up=int(summary["made_up"]),
+        robot_time_lost_s=float(summary["lost_ns"]) * 1e-9,
+        torn_reads=int(summary["torn"]),
+        golden_error=golden_error,
         scheduling=scheduling,
         inference=inference,
-        log=None if loop.writer.path is None else str(loop.writer.path),
-        log_error=loop.writer.error,
+        shadow=None if run.shadow is None else run.shadow.report,
+        log=None if run.writer.path is None else str(run.writer.path),
+        log_error=run.writer.error,
     )

@@ -1,35 +1,26 @@
 """Link between a controller and a robot's process: anonymous shared memory.
 
-The controller creates it and passes it to the robot's process as an open file, so that nothing remains however either
-of them ends. It contains two introductions (JSON, written once) and two channels (the latest command, the latest
-observation). Both sides stamp their messages with the monotonic clock; a side that stops sending counts as dead.
+The controller creates it and passes it to the robot's process as an open file. It contains two introductions (JSON,
+written once) and two channels (the latest command, the latest observation). Both sides stamp their messages with the
+monotonic clock; a side that stops sending counts as dead.
 """
 
 from __future__ import annotations
 
-import json
-import mmap
-import os
-import struct
-import sys
-import tempfile
 import time
-import zlib
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-from robotrl.deploy.bundle import strict
 from robotrl.deploy.robots.channel import Channel, Message, channel_bytes
-from robotrl.errors import DataError, RobotrlError
+from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES, SharedBlock, SharedText
+from robotrl.errors import RobotrlError
 
 MAGIC = b"robotrl1"
 MAX_OBSERVATION = 65536
 MAX_ACTION = 1024
 _INTRODUCTION_BYTES = 1 << 17
-_HEADER = struct.Struct("<8sq")
-_TEXT = struct.Struct("<II")
 
 
 class RobotFault(RobotrlError):
@@ -56,14 +47,14 @@ class Status(IntEnum):
     """The process ends as commanded."""
 
 
-_OFFSETS = {"controller": 64, "robot": 64 + _INTRODUCTION_BYTES}
-_COMMAND_AT = 64 + 2 * _INTRODUCTION_BYTES
+_OFFSETS = {"controller": BLOCK_HEADER_BYTES, "robot": BLOCK_HEADER_BYTES + _INTRODUCTION_BYTES}
+_COMMAND_AT = BLOCK_HEADER_BYTES + 2 * _INTRODUCTION_BYTES
 _OBSERVATION_AT = _COMMAND_AT + channel_bytes(MAX_ACTION)
 LINK_BYTES = _OBSERVATION_AT + channel_bytes(MAX_OBSERVATION)
 
 
 class Link:
-    """One end of the link. Create it with `create` (controller) or `attach` (robot).
+    """One end of the link. Create it with `create` (controller) or `attach` (robot, servo).
 
     Attributes:
         commands: channel of the latest command.
@@ -71,27 +62,21 @@ class Link:
         controller_pid: id of the process that created the link.
     """
 
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-        self._map = mmap.mmap(handle, LINK_BYTES)
-        self._memory = memoryview(self._map)
-        self.commands = Channel(self._memory, _COMMAND_AT, MAX_ACTION)
-        self.observations = Channel(self._memory, _OBSERVATION_AT, MAX_OBSERVATION)
-        self.controller_pid = 0
+    def __init__(self, block: SharedBlock) -> None:
+        self._block = block
+        self._texts = {
+            side: SharedText(block.memory, at, _INTRODUCTION_BYTES, f"introduction of the {side}")
+            for side, at in _OFFSETS.items()
+        }
+        self.commands = Channel(block.memory, _COMMAND_AT, MAX_ACTION)
+        self.observations = Channel(block.memory, _OBSERVATION_AT, MAX_OBSERVATION)
+        self.controller_pid = block.creator_pid
+        self.handle = block.handle
 
     @classmethod
     def create(cls) -> Link:
         """Create the shared memory; the robot's process must inherit `handle`."""
-        if sys.platform == "linux":
-            handle = os.memfd_create("robotrl-link", os.MFD_CLOEXEC)
-        else:
-            with tempfile.TemporaryFile() as file:
-                handle = os.dup(file.fileno())
-        os.ftruncate(handle, LINK_BYTES)
-        link = cls(handle)
-        link.controller_pid = os.getpid()
-        _HEADER.pack_into(link._memory, 0, MAGIC, link.controller_pid)
-        return link
+        return cls(SharedBlock.create(MAGIC, LINK_BYTES))
 
     @classmethod
     def attach(cls, name: str) -> Link:
@@ -103,50 +88,25 @@ class Link:
         Raises:
             DataError: the file is no link.
         """
-        kind, _, number = name.partition(":")
-        if kind != "fd" or not number.isdigit():
-            raise DataError(f"link {name!r}: expected 'fd:NUMBER', as the controller passes it")
-        try:
-            size = os.fstat(int(number)).st_size
-        except OSError as error:
-            raise DataError(f"link {name!r}: {error.strerror}") from error
-        if size != LINK_BYTES:
-            raise DataError(f"link {name!r} has {size} bytes: expected {LINK_BYTES}, both sides of one robotrl version")
-        link = cls(int(number))
-        magic, link.controller_pid = _HEADER.unpack_from(link._memory, 0)
-        if magic != MAGIC:
-            raise DataError(f"link {name!r} begins with {magic!r}: expected {MAGIC!r}")
-        return link
+        return cls(SharedBlock.attach(name, MAGIC, LINK_BYTES))
 
     @property
     def name(self) -> str:
         """Name for `attach` in the robot's process."""
-        return f"fd:{self.handle}"
+        return self._block.name
 
     def introduce(self, side: str, data: dict[str, Any]) -> None:
-        """Write the introduction of "controller" or "robot", once."""
-        text = json.dumps(data, allow_nan=False).encode()
-        if len(text) > _INTRODUCTION_BYTES - _TEXT.size:
-            raise ValueError(f"introduction has {len(text)} bytes: at most {_INTRODUCTION_BYTES - _TEXT.size}")
-        at = _OFFSETS[side]
-        self._memory[at + _TEXT.size : at + _TEXT.size + len(text)] = text
-        _TEXT.pack_into(self._memory, at, len(text), zlib.crc32(text))
+        """Write the introduction of "controller" or "robot"; a fault later replaces it."""
+        self._texts[side].write(data)
 
     def introduction(self, side: str) -> dict[str, Any] | None:
         """Read the introduction of a side; None if there is none yet (or it is being written)."""
-        at = _OFFSETS[side]
-        length, checksum = _TEXT.unpack_from(self._memory, at)
-        if not 0 < length <= _INTRODUCTION_BYTES - _TEXT.size:
-            return None
-        text = bytes(self._memory[at + _TEXT.size : at + _TEXT.size + length])
-        return strict.loads(text, f"introduction of the {side}") if zlib.crc32(text) == checksum else None
+        return self._texts[side].read()
 
     def close(self) -> None:
         """Unmap and close this end."""
         self.commands = self.observations = Channel(memoryview(b""), 0, 0)
-        self._memory.release()
-        self._map.close()
-        os.close(self.handle)
+        self._block.close()
 
 
 def now_ns() -> int:

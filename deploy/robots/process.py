@@ -11,14 +11,12 @@ from types import TracebackType
 import numpy as np
 
 from robotrl.deploy.bundle.match import RobotInfo
-from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, RobotFault, message
 from robotrl.errors import ConfigError, short
 from robotrl.registry import ROBOTS
 from robotrl.utils.safe_path import safe_environment
 
 START_TIMEOUT_S = 60.0
-RESET_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 2.0
 _POLL_S = 0.002
 
@@ -76,29 +74,6 @@ class RobotProcess:
             self.check("while starting")
             time.sleep(_POLL_S)
         raise RobotFault(f"robot {self.robot!r} said nothing for {START_TIMEOUT_S:g} s after its start")
-
-    def reset(self, episode: int, state_id: int, neutral: np.ndarray) -> Message:
-        """Start an episode and wait for its first observation.
-
-        Args:
-            episode: serial number, 1 or more, never used before.
-            state_id: start state.
-            neutral: (A,) action without commands, in the robot's order; empty to repeat the last action.
-
-        Raises:
-            RobotFault: the robot ended, or did not answer within `RESET_TIMEOUT_S`.
-        """
-        self.link.commands.write(
-            message(RobotCommand.RESET, tick=0, episode=episode, state_id=state_id, values=neutral)
-        )
-        deadline = time.monotonic() + RESET_TIMEOUT_S
-        while time.monotonic() < deadline:
-            first = self.link.observations.read()
-            if first is not None and first.episode == episode:
-                return first
-            self.check(f"while starting episode {episode}")
-            time.sleep(_POLL_S)
-        raise RobotFault(f"robot {self.robot!r} did not start episode {episode} within {RESET_TIMEOUT_S:g} s")
 
     def check(self, when: str) -> None:
         """Check that the process is still running.

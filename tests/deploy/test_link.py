@@ -120,7 +120,7 @@ def test_introductions() -> None:
         assert link.introduction("robot") is None
         link.introduce("robot", {"name": "cart", "numbers": [0.1, None]})
         assert link.introduction("robot") == {"name": "cart", "numbers": [0.1, None]}
-        with pytest.raises(ValueError, match="introduction has"):
+        with pytest.raises(ValueError, match="introduction of the robot has"):
             link.introduce("robot", {"name": "x" * (1 << 18)})
     finally:
         link.close()

@@ -57,7 +57,7 @@ def make(seed):
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kit.made("goal", tmp_path_factory.getbasetemp())[0]
+    return kit.patient("goal", tmp_path_factory.getbasetemp())
 
 
 class Started:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from robotrl.deploy.export import ExportReport, export
 from robotrl.transforms import Affine, Clip, TransformGroup, inverse, normalize, torch_backend
+from tests.kits import deploy_graphs
 from tests.kits.deploy_cart import ACTION, ACTION_SPEC, OBSERVATION_SPEC, PERIOD_S
 
 HORIZON, STEPS = 2, 3
@@ -88,6 +89,18 @@ def made(kind: str, root: Path) -> tuple[Path, ExportReport]:
         path = root / f"{kind}.bundle"
         _MADE[kind] = (path, export(policy, path, observations=recorded()))
     return _MADE[kind]
+
+
+def patient(kind: str, root: Path) -> Path:
+    """Such a bundle that accepts observations of up to 0.2 s, so that a busy machine does not make them stale."""
+    path = root / f"{kind}-patient.bundle"
+    if not path.exists():
+
+        def wait(data: dict[str, Any]) -> None:
+            data["timing"]["max_observation_age_s"] = 0.2
+
+        deploy_graphs.reseal(Path(shutil.copytree(made(kind, root)[0], path)), wait)
+    return path
 
 
 def copied(kind: str, tmp_path: Path, root: Path) -> Path:

@@ -1,4 +1,7 @@
-"""The cart as a robot that never reaches its goal, and leaves a mark when it is first told to move."""
+"""The cart as a robot that never reaches its goal, and leaves a mark when it is first told to move.
+
+Where CART_PUSHES names a file, it writes every push that it is told into it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ class EndlessCart(Cart):
         super().command(action)
         if action.any():
             Path(os.environ["CART_MARK"]).touch()
+        if "CART_PUSHES" in os.environ:
+            with open(os.environ["CART_PUSHES"], "a") as file:
+                file.write(f"{action[0]}\n")
 
     def success(self) -> bool:
         return False

@@ -14,6 +14,7 @@ from robotrl.cli.commands.parsing import at_least, check_seed, parse
 from robotrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from robotrl.deploy.control.shadow import ShadowReport
     from robotrl.deploy.remote.controller import RemotePolicyCfg
 
 
@@ -33,8 +34,14 @@ class Args:
     """Write every control tick to this file (JSON lines); its folder is made, and only a log is ever replaced."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write the report to this file; its folder is made, and only a report is ever replaced."""
+    servo_hz: float = 200.0
+    """Rate at which the servo commands the robot, a multiple of the control rate (rounded)."""
     realtime: bool = False
-    """Use the system's real-time scheduler (needs the permission)."""
+    """Use the system's real-time scheduler and locked memory for the servo (needs the permission)."""
+    dry_run: bool = False
+    """Hold the robot all the while: the commands are decided and logged, and not sent."""
+    shadow: Annotated[Path | None, tyro.conf.arg(metavar="BUNDLE")] = None
+    """Another bundle that sees the same observations; its actions are compared with the policy's, and not sent."""
     remote: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
     """Policy server that infers (ws://HOST:PORT or wss://HOST:PORT, see robotrl serve); all else stays here."""
     token_env: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
@@ -87,15 +94,23 @@ def _deploy(args: Args) -> int:
             episodes=args.episodes,
             seed=args.seed,
             log=args.log,
+            servo_hz=args.servo_hz,
             fifo=args.realtime,
             remote=remote,
+            dry_run=args.dry_run,
+            shadow=args.shadow,
             progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),
         )
-    late = report.lateness_us
-    print(f"success {report.successes} of {len(report.episodes)} at {report.rate_hz:g} Hz, {report.ticks} ticks")
-    print(f"lateness p50 {late.p50:.0f}, p99 {late.p99:.0f}, p99.9 {late.p999:.0f}, max {late.max:.0f} us")
+    late = report.servo_lateness_us
+    rates = f"at {report.rate_hz:g} Hz, servo at {report.servo_hz:g} Hz"
+    print(f"success {report.successes} of {len(report.episodes)} {rates}, {report.ticks} control ticks")
+    print(f"servo lateness p50 {late.p50:.0f}, p99 {late.p99:.0f}, p99.9 {late.p999:.0f}, max {late.max:.0f} us")
     print(f"deadlines missed {report.deadline_misses}, inference p50 {report.inference_us.p50:.0f} us")
     print(f"scheduling: {report.scheduling}")
+    if args.dry_run:
+        print("dry run: the robot was held, no command was sent")
+    if report.shadow is not None:
+        _print_shadow(report.shadow)
     if report.log is not None:
         print(f"log {report.log}" + (f" (ended early: {report.log_error})" if report.log_error else ""))
     if args.json is not None:
@@ -103,6 +118,16 @@ def _deploy(args: Args) -> int:
         replace_file(args.json, dump_json({"schema_version": 1, **report.to_json()}))
         print(f"wrote {args.json}")
     return 0
+
+
+def _print_shadow(shadow: ShadowReport) -> None:
+    """Differences of each action element."""
+    width = max(len(name) for name in shadow.differences)
+    print(f"shadow {shadow.bundle_id[:12]}: {shadow.ticks} ticks compared, {shadow.refused} without its action,")
+    print(f"  {shadow.outside} beyond the limits; shadow minus policy:")
+    print(f"  {'':{width}}       mean    |p50|    |p95|    |max|")
+    for name, found in shadow.differences.items():
+        print(f"  {name:{width}}  {found.mean:9.4f} {found.p50:8.4f} {found.p95:8.4f} {found.max:8.4f}")
 
 
 def _remote(args: Args) -> RemotePolicyCfg | None:

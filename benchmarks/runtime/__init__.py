@@ -1,0 +1,1 @@
+"""Lateness of the servo beside inference and other load."""

@@ -1,0 +1,175 @@
+"""Lateness of the servo beside inference and a busy core, against a loop that only sleeps, and with inference frozen.
+
+A flow policy of the quickstart's size infers at 20 Hz in its own process while the servo runs at 500 Hz, and one more
+process keeps a core busy. Blocks of a few seconds alternate in one run: a bare loop of the same rate in a process of
+its own, the servo, and the servo whose inference process is stopped (SIGSTOP). The lateness of all servo ticks of a
+block counts, from the first on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+
+from benchmarks.kit.figures import Figure, spread
+from robotrl.deploy.bundle.manifest import MANIFEST_FILE, parse, sealed
+from robotrl.deploy.control.realtime import sleep_until, steady
+from robotrl.deploy.control.report import ControlReport
+from robotrl.deploy.control.run import run_control
+from robotrl.utils.installation import install_line
+
+DESCRIPTION = "lateness of the servo at 500 Hz beside inference and a busy core, against a loop that only sleeps"
+PEERS = {"torch": install_line("train")}
+RATE_HZ = 500
+ROBOT = "sim:benchmarks.runtime.robot:make"
+BARE, SERVO, FROZEN = "bare loop", "servo", "servo, inference frozen"
+_FREEZE_AFTER_S = 0.5
+
+
+class Block(NamedTuple):
+    """Lateness of one block's ticks, microseconds."""
+
+    p50: float
+    p99: float
+    max: float
+    inference_us: float = 0.0
+    """Median time from request to chunk; 0 for none."""
+
+
+def run(quick: bool = False) -> dict[str, Figure]:
+    """Measure all kinds of block in turn."""
+    seconds, rounds = (1.5, 1) if quick else (6.0, 10)
+    blocks: dict[str, list[Block]] = {BARE: [], SERVO: [], FROZEN: []}
+    with tempfile.TemporaryDirectory() as folder, busy_core():
+        bundle = patient_bundle(Path(folder))
+        for _ in range(rounds):
+            blocks[BARE].append(bare_block(seconds))
+            blocks[SERVO].append(of_report(run_control(bundle, ROBOT, episodes=1, limit_s=seconds, servo_hz=RATE_HZ)))
+            with frozen_inference():
+                report = run_control(bundle, ROBOT, episodes=1, limit_s=seconds, servo_hz=RATE_HZ)
+            blocks[FROZEN].append(of_report(report))
+    note = f"{rounds} blocks of {seconds:g} s, medians over blocks; {RATE_HZ} Hz, beside a busy process"
+    figures: dict[str, Figure] = {}
+    for kind, key in ((SERVO, "servo"), (FROZEN, "servo_inference_frozen")):
+        for which in ("p50", "p99", "max"):
+            ours = [float(getattr(block, which)) for block in blocks[kind]]
+            theirs = [float(getattr(block, which)) for block in blocks[BARE]]
+            figures[f"{key}_lateness_{which}_us"] = against(ours, theirs, note)
+    asked = spread([block.inference_us for block in blocks[SERVO]])
+    figures["inference_us"] = Figure(
+        asked.median, "us", runs=rounds, low=asked.low, high=asked.high, note="median from request to chunk in a block"
+    )
+    return figures
+
+
+def against(ours: list[float], theirs: list[float], note: str) -> Figure:
+    """A figure of our blocks beside those of the bare loop; the ratio is that of the medians."""
+    found, peer = spread(ours), spread(theirs)
+    ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+    return Figure(
+        found.median,
+        "us",
+        peer=BARE,
+        peer_value=peer.median,
+        ratio=peer.median / found.median,
+        runs=len(ours),
+        low=found.low,
+        high=found.high,
+        ratio_low=min(ratios),
+        ratio_high=max(ratios),
+        note=note,
+    )
+
+
+def of_report(report: ControlReport) -> Block:
+    """The servo's lateness in a control run of one episode."""
+    late = report.servo_lateness_us
+    return Block(late.p50, late.p99, late.max, report.inference_us.p50)
+
+
+def bare_block(seconds: float) -> Block:
+    """Lateness of a loop that does nothing, in a process of its own."""
+    program = "import sys; from benchmarks.runtime.bench import bare; bare(float(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", program, str(seconds)], capture_output=True, text=True, check=True)
+    return Block(*json.loads(done.stdout))
+
+
+def bare(seconds: float) -> None:
+    """Sleep until each deadline, then print p50, p99 and maximum of the lateness in microseconds."""
+    period, late = round(1e9 / RATE_HZ), []
+    with steady():
+        start = time.monotonic_ns() + 5_000_000
+        step = 0
+        while step * period < seconds * 1e9:
+            deadline = start + step * period
+            sleep_until(deadline)
+            woke = time.monotonic_ns()
+            late.append((woke - deadline) / 1e3)
+            # missed periods are skipped, as the servo does
+            step = max(step, (woke - start) // period) + 1
+    p50, p99 = np.percentile(late, (50, 99)).tolist()
+    print(json.dumps([p50, p99, max(late)]))
+
+
+def patient_bundle(folder: Path) -> Path:
+    """A bundle of an untrained flow policy that holds and never damps, so that a frozen inference can be watched."""
+    from benchmarks.latency.bench import make_policy
+    from benchmarks.runtime.robot import CONTROL_DT_S
+    from robotrl.deploy.export import export
+
+    policy = make_policy()
+    recorded = np.random.default_rng(0).uniform(-1, 1, (1000, policy.context_width)).astype(np.float32)
+    export(policy, folder / "bundle", observations={"state": recorded}, samples=1000, control_dt_s=CONTROL_DT_S)
+    place = folder / "bundle" / MANIFEST_FILE
+    manifest = parse(place.read_bytes())
+    patient = replace(manifest, safety=replace(manifest.safety, bad_ticks_to_damp=1000))
+    place.write_bytes(sealed(patient).to_bytes())
+    return folder / "bundle"
+
+
+@contextlib.contextmanager
+def busy_core() -> Generator[None, None, None]:
+    """Context with a process that computes all the while."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def frozen_inference() -> Generator[None, None, None]:
+    """Context in which the inference process of this process's control is stopped once it has begun to serve."""
+    ended = threading.Event()
+
+    def freeze() -> None:
+        while not ended.wait(0.02):
+            children = psutil.Process(os.getpid()).children()
+            lines = {child: " ".join(child.cmdline()) for child in children if child.is_running()}
+            if any("robotrl.deploy.servo" in line for line in lines.values()):
+                ended.wait(_FREEZE_AFTER_S)
+                for child, line in lines.items():
+                    if "robotrl.deploy.inference" in line:
+                        child.suspend()
+                return
+
+    thread = threading.Thread(target=freeze)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

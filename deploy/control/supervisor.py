@@ -1,0 +1,148 @@
+"""Supervision of a control run: episodes are ordered, records collected and logged, and dead processes noticed.
+
+It takes no part in control. The servo alone commands the robot; this process starts the others, writes the log, and
+ends them in order.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from robotrl.deploy.bundle.match import Wiring
+from robotrl.deploy.control.log import ControlLog, Tick, numbers, tick_record
+from robotrl.deploy.control.report import EpisodeReport, TickTimes
+from robotrl.deploy.control.shadow import Shadow
+from robotrl.deploy.control.signals import words
+from robotrl.deploy.inference.process import InferenceProcess
+from robotrl.deploy.robots.link import RobotFault
+from robotrl.deploy.robots.process import RobotProcess
+from robotrl.deploy.servo.link import Order, RecordKind
+from robotrl.deploy.servo.process import ServoProcess
+from robotrl.deploy.servo.records import tick_of_record
+from robotrl.deploy.servo.ring import RingRecord
+
+_POLL_S = 0.01
+
+
+class Supervisor:
+    """Supervises the servo, the process that infers and the robot's process.
+
+    Args:
+        servo: the running servo.
+        inference: the process that infers.
+        robot: the robot's process.
+        wiring: index maps of bundle and robot.
+        writer: the log.
+        period_s: the control period.
+        budget_ns: longest inference; a longer one counts as over budget.
+        shadow: a policy whose actions are compared; None for none.
+
+    Attributes:
+        times: timing of all ticks.
+        servo_lateness_us: lateness of the servo ticks.
+        over_budget: inferences that took longer than the budget.
+        episodes: reports of the finished episodes.
+    """
+
+    def __init__(
+        self,
+        servo: ServoProcess,
+        inference: InferenceProcess,
+        robot: RobotProcess,
+        wiring: Wiring,
+        writer: ControlLog,
+        period_s: float,
+        budget_ns: int,
+        shadow: Shadow | None = None,
+    ) -> None:
+        self.servo = servo
+        self.inference = inference
+        self.robot = robot
+        self.wiring = wiring
+        self.writer = writer
+        self.period_s = period_s
+        self.budget_ns = budget_ns
+        self.shadow = shadow
+        self.times = TickTimes([], [], [], [])
+        self.servo_lateness_us: list[float] = []
+        self.over_budget = 0
+        self.episodes: list[EpisodeReport] = []
+        self._ticks = 0
+        self._where = "before the first episode"
+
+    def episode(self, serial: int, state_id: int) -> EpisodeReport:
+        """Run one episode until success or the time limit.
+
+        Raises:
+            RobotFault: the robot, the servo or the process that infers failed; the robot was damped if it still runs.
+        """
+        self._ticks = 0
+        self._where = f"while starting episode {serial}"
+        if self.shadow is not None:
+            self.shadow.reset()
+        self.servo.order(Order.EPISODE, serial, state_id)
+        while True:
+            # in this order: a process may end right after its last record
+            ended = self.servo.ended()
+            for record in self.servo.records():
+                kind = RecordKind(record.numbers[0])
+                if kind == RecordKind.TICK:
+                    self._take(record, state_id)
+                elif kind == RecordKind.END:
+                    report = EpisodeReport(state_id, bool(record.numbers[3]), self._ticks, self._ticks * self.period_s)
+                    self.episodes.append(report)
+                    self.writer.write(
+                        [{"kind": "episode", "episode": serial, "state_id": state_id, "success": report.success}]
+                    )
+                    return report
+                else:
+                    raise RobotFault(self._fault())
+            self.robot.check(self._where)
+            self.servo.beat()
+            if ended:
+                raise RobotFault(f"the servo {ended} {self._where}; without commands the robot holds")
+            time.sleep(_POLL_S)
+
+    def stop(self, error: BaseException) -> None:
+        """Damp the robot, and write the rest of the log with the signal's name."""
+        self.servo.leave()
+        for record in self.servo.records():
+            if record.numbers[0] == RecordKind.TICK:
+                self._take(record, -1)
+        self.writer.write([{"kind": "stopped", "text": words(error)}])
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The servo's summary of the run."""
+        return self.servo.link.summary
+
+    def _fault(self) -> str:
+        """Reason of a fault: the death of a process, or else the servo's reason."""
+        self.robot.check(self._where)
+        text = str(self.summary.get("fault", ""))
+        if ended := self.inference.ended():
+            where = f"robot {self.robot.robot!r} {self._where}"
+            text = f"{where}: the process that infers {ended}; held, then damped"
+        return text
+
+    def _take(self, record: RingRecord, state_id: int) -> None:
+        """Count and log a tick."""
+        episode, tick, lateness_us = tick_of_record(record, self.wiring.observation_size, len(self.wiring.action))
+        self._ticks += 1
+        self._where = f"in episode {episode} (start {state_id}) at tick {tick.tick}"
+        self._account(tick)
+        self.servo_lateness_us.extend(lateness_us.tolist())
+        line = tick_record(episode, tick, self.wiring.observations)
+        if self.shadow is not None:
+            action = self.shadow.act(tick)
+            line["shadow"] = None if action is None else numbers(action)
+        self.writer.write([line])
+
+    def _account(self, tick: Tick) -> None:
+        self.times.lateness.append(tick.lateness_ns)
+        self.times.busy.append(tick.busy_ns)
+        self.times.age.append(tick.age_ns)
+        if tick.inference_ns and tick.policy is not None:
+            self.times.inference.append(tick.inference_ns)
+            self.over_budget += tick.inference_ns > self.budget_ns

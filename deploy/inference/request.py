@@ -1,0 +1,56 @@
+"""The values of a request: a bundle's inputs as one flat array. Needs numpy alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robotrl.deploy.bundle.manifest import Manifest
+from robotrl.errors import ConfigError
+
+
+def packed(obs: dict[str, np.ndarray], manifest: Manifest, prefix: dict[str, np.ndarray] | None) -> np.ndarray:
+    """The `values` of a request: (n,) float32.
+
+    Args:
+        obs: the bundle's observations, and nothing else.
+        manifest: the bundle's manifest.
+        prefix: committed actions and their mask by the names of their ports; None for none.
+    """
+    parts = [np.ravel(obs[port.name]) for port in manifest.observations]
+    if prefix is not None:
+        parts += [np.ravel(prefix[port.name]) for port in manifest.prefix]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def unpacked(values: np.ndarray, manifest: Manifest, committed: bool) -> dict[str, np.ndarray]:
+    """Inverse of `packed`.
+
+    Raises:
+        ConfigError: the number of values differs from the manifest's.
+    """
+    ports = [*manifest.observations, *(manifest.prefix if committed else ())]
+    size = sum(int(np.prod(port.shape)) for port in ports)
+    if len(values) != size:
+        raise ConfigError(f"request has {len(values)} values: expected {size}")
+    found: dict[str, np.ndarray] = {}
+    at = 0
+    for port in ports:
+        count = int(np.prod(port.shape))
+        found[port.name] = values[at : at + count].reshape(port.shape)
+        at += count
+    return found
+
+
+def committed_inputs(manifest: Manifest, actions: np.ndarray) -> dict[str, np.ndarray]:
+    """The inputs of role "prefix" and "prefix_mask" by name.
+
+    Args:
+        manifest: the manifest of a bundle that has them.
+        actions: (n, A) committed actions, the next one first; those beyond the policy's own number are left out.
+    """
+    inputs = {port.name: np.zeros(port.shape, np.float32) for port in manifest.prefix}
+    for port in manifest.prefix:
+        row = actions if port.role == "prefix" else np.ones(len(actions))
+        known = np.ravel(row)[: len(inputs[port.name])]
+        inputs[port.name][: len(known)] = known
+    return inputs

@@ -1,0 +1,26 @@
+"""Settings of the process that infers, which it reads from standard input. Needs no onnxruntime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class WorkerCfg:
+    """What the process that infers is told at its start.
+
+    Args:
+        link: name of the `InferenceLink`.
+        bundle: the bundle's directory.
+        seed: seed of the sampler's noise.
+        url: address of a policy server that infers; None infers here.
+        token: its token.
+        tls_ca: certificate to trust for it.
+    """
+
+    link: str
+    bundle: str
+    seed: int
+    url: str | None = None
+    token: str | None = None
+    tls_ca: str | None = None

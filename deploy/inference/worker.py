@@ -1,0 +1,120 @@
+"""The process that infers: loads and proves a bundle, then computes a chunk for each request."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from robotrl.deploy.bounded import bounded_memory
+from robotrl.deploy.buffers import InferenceError
+from robotrl.deploy.bundle import strict
+from robotrl.deploy.control.realtime import warm_leads_ns
+from robotrl.deploy.inference.link import AnswerKind, InferenceLink
+from robotrl.deploy.inference.request import unpacked
+from robotrl.deploy.inference.settings import WorkerCfg
+from robotrl.deploy.robots.channel import Message
+from robotrl.deploy.runtime import Controller
+from robotrl.errors import ConfigError, DataError, NumericsError, RobotrlError
+
+LEFT, FAULT = 0, 2
+"""Exit codes: the servo and the supervisor are gone, or ask no more; the bundle cannot be used."""
+
+
+def run(stdin: int) -> int:
+    """Serve until standard input ends.
+
+    Args:
+        stdin: file whose first line is the `WorkerCfg` as JSON, and in which each later byte announces a request.
+
+    Returns:
+        The exit code of the process.
+    """
+    cfg = strict.from_json(WorkerCfg, strict.loads(_first_line(stdin), "standard input"), "standard input")
+    link = InferenceLink.attach(cfg.link)
+    with bounded_memory():
+        try:
+            with _controller(cfg) as controller:
+                link.introduce(
+                    {
+                        "bundle_id": controller.manifest.bundle_id,
+                        "golden_error": controller.golden_error,
+                        "inference_s": controller.inference_s,
+                    }
+                )
+                gc.collect()
+                gc.freeze()
+                _serve(link, controller, stdin)
+        except RobotrlError as error:
+            link.introduce({"fault": str(error)[:4000], "kind": type(error).__name__})
+            return FAULT
+    return LEFT
+
+
+@contextmanager
+def _controller(cfg: WorkerCfg) -> Generator[Controller, None, None]:
+    if cfg.url is None:
+        yield Controller.load(cfg.bundle, seed=cfg.seed)
+        return
+    # a robot that infers on its own machine needs no network client
+    from robotrl.deploy.remote.controller import RemotePolicyCfg, remote_controller
+
+    ca = None if cfg.tls_ca is None else Path(cfg.tls_ca)
+    with remote_controller(cfg.bundle, RemotePolicyCfg(cfg.url, cfg.token, ca), seed=cfg.seed) as controller:
+        yield controller
+
+
+def _first_line(stdin: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(stdin, 1)
+        if not byte:
+            raise DataError("standard input ended before the settings: expected one line of JSON")
+        line += byte
+    return line
+
+
+def _serve(link: InferenceLink, controller: Controller, stdin: int) -> None:
+    leads_ns = warm_leads_ns(controller.inference_s)
+    served, due_ns = 0, 0
+    while _rung(stdin, controller, leads_ns, due_ns):
+        request = link.requests.read()
+        if request is None or request.tick == served:
+            continue
+        link.answers.write(answer(link, controller, request))
+        served, due_ns = request.tick, request.lost_ns
+
+
+def _rung(stdin: int, controller: Controller, leads_ns: tuple[int, ...], due_ns: int) -> bool:
+    """Wait for the next request, and warm the caches shortly before it is due; False if nobody can ask any more."""
+    for lead_ns in leads_ns if due_ns else ():
+        left_s = (due_ns - lead_ns - time.monotonic_ns()) * 1e-9
+        if left_s > 0 and not select.select([stdin], [], [], left_s)[0]:
+            try:
+                controller.warm()
+            except RobotrlError:
+                break  # the request meets the same error, and its answer tells it
+    return bool(os.read(stdin, 4096))
+
+
+def answer(link: InferenceLink, controller: Controller, request: Message) -> Message:
+    """Compute the answer to a request."""
+    began = time.perf_counter_ns()
+    kind, values = AnswerKind.CHUNK, np.zeros(0, np.float32)
+    try:
+        obs = unpacked(request.values, controller.manifest, bool(request.mode))
+        values = controller.infer(obs, request.state_id).ravel()
+    except (ConfigError, NumericsError) as error:
+        link.fail(str(error))
+        kind = AnswerKind.REFUSED
+    except InferenceError as error:
+        link.fail(str(error))
+        kind = AnswerKind.FAILED
+    spent = time.perf_counter_ns() - began
+    return request._replace(kind=int(kind), lost_ns=spent, mode=0, values=values)

@@ -1,0 +1,125 @@
+"""The servo's process, as the supervisor sees it: start, orders, records, reliable end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from robotrl.deploy.bundle import strict
+from robotrl.deploy.robots.channel import Message
+from robotrl.deploy.robots.link import RobotFault, message, now_ns
+from robotrl.deploy.servo.link import Order, ServoLink
+from robotrl.deploy.servo.ring import RingRecord
+from robotrl.deploy.servo.settings import ServoCfg
+from robotrl.utils.safe_path import safe_environment
+
+START_TIMEOUT_S = 60.0
+_POLL_S = 0.005
+
+
+class ServoProcess:
+    """A running servo. Use it as a context manager.
+
+    Args:
+        cfg: its settings.
+        link: the supervisor's end of the link.
+        handles: open files that it inherits.
+        leave_s: time in which a servo that is told to end must have damped the robot; it is killed after that.
+    """
+
+    def __init__(self, cfg: ServoCfg, link: ServoLink, handles: tuple[int, ...], leave_s: float) -> None:
+        self.link = link
+        self._leave_s = leave_s
+        self._orders = 0
+        self._order: Message | None = None
+        self._open = True
+        # A separate session, so that Ctrl-C reaches only the supervisor, which then stops the robot in order.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "robotrl.deploy.servo"],
+            env=safe_environment(),
+            pass_fds=handles,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        stdin = self._process.stdin
+        if stdin is not None:
+            stdin.write(strict.canonical(strict.to_json(cfg)))
+            stdin.close()
+
+    def __enter__(self) -> ServoProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
+    def introduction(self) -> dict[str, Any]:
+        """Wait until the servo is ready.
+
+        Raises:
+            RobotFault: it ended, or said nothing for `START_TIMEOUT_S`.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            data = self.link.introduction
+            if data is not None:
+                return data
+            if ended := self.ended():
+                raise RobotFault(f"the servo {ended} while starting")
+            time.sleep(_POLL_S)
+        raise RobotFault(f"the servo said nothing for {START_TIMEOUT_S:g} s after its start")
+
+    def order(self, kind: Order, episode: int = 0, state_id: int = -1) -> None:
+        """Give an order."""
+        self._orders += 1
+        nothing = np.zeros(0, np.float32)
+        self._order = message(kind, tick=self._orders, episode=episode, state_id=state_id, values=nothing)
+        self.link.orders.write(self._order)
+
+    def beat(self) -> None:
+        """Show that the supervisor lives: a servo without this sign stops the robot."""
+        if self._order is not None:
+            self.link.orders.write(self._order._replace(stamp_ns=now_ns()))
+
+    def records(self) -> Generator[RingRecord, None, None]:
+        """The records that were not read yet."""
+        while (record := self.link.records.read()) is not None:
+            yield record
+
+    def ended(self) -> str:
+        """How the process ended; "" while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return ""
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    def leave(self) -> None:
+        """Have the robot damped and the servo ended; kill the process if it does not end in time."""
+        if self._process.poll() is None:
+            self.order(Order.STOP)
+            try:
+                self._process.wait(self._leave_s)
+            except subprocess.TimeoutExpired:
+                # SIGKILL also ends a process that is stopped (SIGSTOP).
+                self._process.kill()
+                self._process.wait()
+
+    def close(self) -> None:
+        """End the servo. Safe to call twice."""
+        if self._open:
+            self._open = False
+            self.leave()
+            self.link.close()

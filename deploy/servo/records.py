@@ -1,0 +1,98 @@
+"""Ticks as records of the servo's ring."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robotrl.deploy.control.log import Tick
+from robotrl.deploy.servo.link import RecordKind
+from robotrl.deploy.servo.ring import NUMBERS, RingRecord
+
+_POLICY, _OBSERVATION = 1, 2
+"""Bits of the last number: the record holds an action of the policy, an observation."""
+
+
+def room(observation_size: int, action_size: int, steps: int) -> int:
+    """Floats of the longest record.
+
+    Args:
+        observation_size: length of the robot's flat observation.
+        action_size: A.
+        steps: servo ticks in a control period.
+    """
+    return observation_size + 2 * action_size + most_lateness(steps)
+
+
+def most_lateness(steps: int) -> int:
+    """Servo ticks whose lateness fits into one record."""
+    return 2 * steps + 64
+
+
+def tick_to_record(episode: int, tick: Tick, lateness_us: list[float]) -> tuple[tuple[int, ...], np.ndarray]:
+    """Numbers and floats of a tick's record.
+
+    Args:
+        episode: serial number of the episode.
+        tick: the tick.
+        lateness_us: lateness of the servo ticks since the last record.
+    """
+    present = _POLICY * (tick.policy is not None) + _OBSERVATION * (len(tick.observation) > 0)
+    numbers = (
+        int(RecordKind.TICK),
+        episode,
+        tick.tick,
+        tick.deadline_ns,
+        tick.lateness_ns,
+        tick.age_ns,
+        tick.read_ns,
+        tick.busy_ns,
+        tick.inference_ns,
+        tick.decision,
+        tick.cursor,
+        tick.mode,
+        tick.reason,
+        tick.asked,
+        tick.committed,
+        present,
+    )
+    parts = [tick.observation, *(() if tick.policy is None else (tick.policy,)), tick.sent, np.float32(lateness_us)]
+    return numbers, np.concatenate(parts).astype(np.float32)
+
+
+def tick_of_record(record: RingRecord, observation_size: int, action_size: int) -> tuple[int, Tick, np.ndarray]:
+    """Inverse of `tick_to_record`: episode, tick, lateness in microseconds."""
+    (_, episode, number, deadline, lateness, age, read, busy, inference, decision, cursor, mode, reason) = (
+        record.numbers[:13]
+    )
+    asked, committed, present = record.numbers[13:]
+    values = record.values
+    at = observation_size if present & _OBSERVATION else 0
+    observation = values[:at]
+    policy = values[at : at + action_size] if present & _POLICY else None
+    at += action_size if policy is not None else 0
+    sent = values[at : at + action_size]
+    tick = Tick(
+        tick=number,
+        deadline_ns=deadline,
+        lateness_ns=lateness,
+        age_ns=age,
+        read_ns=read,
+        busy_ns=busy,
+        inference_ns=inference,
+        decision=decision,
+        cursor=cursor,
+        observation=observation,
+        policy=policy,
+        sent=sent,
+        mode=mode,
+        reason=reason,
+        asked=asked,
+        committed=committed,
+    )
+    return episode, tick, values[at + action_size :]
+
+
+def event(kind: RecordKind, episode: int, *, ticks: int = 0, success: bool = False) -> tuple[int, ...]:
+    """Numbers of a record that is not a tick."""
+    numbers = (int(kind), episode, ticks, int(success))
+    return numbers + (0,) * (NUMBERS - len(numbers))

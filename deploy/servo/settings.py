@@ -1,0 +1,42 @@
+"""Settings of the servo's process, which it reads from standard input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ServoCfg:
+    """What the servo is told at its start.
+
+    Args:
+        link: name of the `ServoLink`.
+        max_values: floats of its longest record.
+        robot_link: name of the robot's `Link`.
+        inference_link: name of the `InferenceLink`.
+        doorbell: file number into which a byte is written for each request.
+        manifest: text of the bundle's `manifest.json`.
+        robot: name of the robot, for errors.
+        robot_introduction: the robot's introduction, as JSON.
+        limit_s: time limit of an episode.
+        steps: servo ticks in a control period.
+        fifo: request the real-time scheduler and locked memory.
+        wake_early: have the caches warmed before an inference is due.
+        inference_s: duration of an inference, from the warm-up.
+        dry_run: hold the robot all the while; the commands are decided and recorded, and not sent.
+    """
+
+    link: str
+    max_values: int
+    robot_link: str
+    inference_link: str
+    doorbell: int
+    manifest: str
+    robot: str
+    robot_introduction: str
+    limit_s: float
+    steps: int
+    fifo: bool
+    wake_early: bool
+    inference_s: float
+    dry_run: bool
