@@ -1,7 +1,8 @@
 """Registries: lazy tables from names to "module:attribute", which import nothing until a name is used.
 
-Other packages add rows through the entry-point groups `robotrl.sims`, `robotrl.robots`, `robotrl.rewards`,
-`robotrl.presets`, `robotrl.encoders` and `robotrl.traffic` (name = "module:attribute"), without changing this file.
+Other packages add rows through the entry-point groups `robotrl.sims`, `robotrl.robots`, `robotrl.robot_sims`,
+`robotrl.rewards`, `robotrl.presets`, `robotrl.encoders` and `robotrl.traffic` (name = "module:attribute"), without
+changing this file.
 """
 
 from __future__ import annotations

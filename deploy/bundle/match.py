@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
+from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.safety import SafetyLimits, limits_of
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.errors import ConfigError, nearest
@@ -64,14 +65,19 @@ class Wiring(NamedTuple):
     action: np.ndarray
     """(A,) index into the bundle's action for each action element of the robot."""
     limits: SafetyLimits
-    """Limits of the bundle, tightened by the robot's own bounds."""
+    """Limits of the bundle, tightened by the robot's own bounds and the site's limits."""
 
 
-def wire(manifest: Manifest, robot: RobotInfo) -> Wiring:
+def wire(manifest: Manifest, robot: RobotInfo, site: SiteLimits | None = None) -> Wiring:
     """Connect a bundle and a robot.
 
+    Args:
+        manifest: the bundle's manifest.
+        robot: the robot's introduction.
+        site: limits of the robot's site; None for none.
+
     Raises:
-        ConfigError: the robot does not match the bundle; the first difference is named.
+        ConfigError: the robot or the site's limits do not match the bundle; the first difference is named.
     """
     offsets: dict[str, int] = {}
     size = 0
@@ -99,7 +105,7 @@ def wire(manifest: Manifest, robot: RobotInfo) -> Wiring:
     period = manifest.timing.control_period_s
     if abs(period - robot.control_dt_s) > _PERIOD_TOLERANCE:
         raise ConfigError(f"robot is controlled every {robot.control_dt_s} s: the bundle was trained for {period} s")
-    return Wiring(observations, size, np.argsort(order), _tightened(manifest, robot.action_spec, order))
+    return Wiring(observations, size, np.argsort(order), _limits(manifest, robot.action_spec, order, site))
 
 
 def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec) -> np.ndarray:
@@ -140,14 +146,17 @@ def _same_choices(manifest: Manifest, spec: Spec, order: np.ndarray) -> None:
         raise ConfigError(f"action of the robot is {robot}: the bundle's is {bundle}, expected the same")
 
 
-def _tightened(manifest: Manifest, spec: Spec, order: np.ndarray) -> SafetyLimits:
+def _limits(manifest: Manifest, spec: Spec, order: np.ndarray, site: SiteLimits | None) -> SafetyLimits:
+    """Limits of the bundle, tightened by the site's and by the robot's bounds."""
     limits = limits_of(manifest)
+    if site is not None:
+        limits = tightened(limits, manifest, site)
     low = np.maximum(limits.low, np.asarray(spec.low, np.float32)[order])
     high = np.minimum(limits.high, np.asarray(spec.high, np.float32)[order])
     for i, name in enumerate(manifest.action.names):
         if not low[i] <= limits.neutral[i] <= high[i]:
             raise ConfigError(
-                f"action element {name!r}: limits of bundle and robot leave [{low[i]}, {high[i]}], "
+                f"action element {name!r}: limits of bundle, robot and site leave [{low[i]}, {high[i]}], "
                 f"which does not hold the neutral action {limits.neutral[i]}"
             )
     return limits._replace(low=low, high=high)

@@ -59,6 +59,7 @@ class SimAsRobot:
         self.action_spec = sim.action_spec
         self.control_dt_s = self.inner_dt_s = float(sim.control_dt_s)
         self.limit_s = limit_s
+        self._rest = np.clip(np.zeros(self.action_spec.shape), self.action_spec.low, self.action_spec.high)
         self._action = np.zeros((1, *self.action_spec.shape), np.float32)
         self._obs: dict[str, NDArray[np.float32]] = {}
         self._over, self._success = False, False
@@ -68,9 +69,11 @@ class SimAsRobot:
         return self._starts.state_ids(split)
 
     def reset(self, state_id: int) -> dict[str, NDArray[np.float32]]:
-        """Start at a numbered state; returns its observation."""
+        """Start at a numbered state, under the action 0 or the bound nearest to it; returns its observation."""
         self._starts.queue_states([state_id])
         self._keep(self._sim.reset())
+        # the last action of the episode before must not act on the new one until its first command
+        self._action[0] = self._rest
         self._over, self._success = False, False
         return self.observe()
 

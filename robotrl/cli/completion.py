@@ -78,6 +78,9 @@ TRAFFIC_ACTIONS = {
 }
 """Likewise of `robotrl traffic`."""
 
+NEW_KINDS = {"robot": ("new", "NewRobotArgs"), "limits": ("new", "NewLimitsArgs")}
+"""Likewise of `robotrl new`."""
+
 
 def script(shell: str) -> str:
     """Completion script of a shell.
@@ -145,7 +148,8 @@ def _arguments(command: str, module: str, typed: Sequence[str]) -> tuple[dict[st
     """Flags of a command, and values of its next positional argument where they can be listed."""
     if command == "train":
         return _of_training(typed)
-    actions = {"reward": ACTIONS, "driving-log": LOG_ACTIONS, "traffic": TRAFFIC_ACTIONS}.get(command)
+    tables = {"reward": ACTIONS, "driving-log": LOG_ACTIONS, "traffic": TRAFFIC_ACTIONS, "new": NEW_KINDS}
+    actions = tables.get(command)
     if actions is not None:
         if not typed or typed[0] not in actions:
             return {}, tuple(actions)

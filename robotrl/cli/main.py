@@ -50,6 +50,7 @@ COMMANDS = {
     "reward": CommandRow("reward", "train a success classifier or a process reward, and judge it"),
     "memory": CommandRow("memory", "how much memory it takes to fine-tune a policy, before it is loaded"),
     "bench": CommandRow("bench", "run a benchmark"),
+    "new": CommandRow("new", "write first files of your own: a robot driver with its test, limits of a robot's site"),
     "list": CommandRow("list", "what there is: sims, presets, robots, benches"),
     "doctor": CommandRow("doctor", "what works on this machine, and what to install for the rest"),
 }

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from robotrl.cli.commands import driving_log, preference_reward, process_reward, reward, traffic
+from robotrl.cli.commands import driving_log, new, preference_reward, process_reward, reward, traffic
 from robotrl.cli.commands.sim_flags import parse_options
-from robotrl.cli.completion import ACTIONS, LOG_ACTIONS, SCRIPTS, TRAFFIC_ACTIONS, candidates
+from robotrl.cli.completion import ACTIONS, LOG_ACTIONS, NEW_KINDS, SCRIPTS, TRAFFIC_ACTIONS, candidates
 from robotrl.cli.main import COMMANDS, main
 from robotrl.cli.sim_fields import sim_fields
 from robotrl.registry import PRESETS, SIMS, sim_options
@@ -144,7 +144,7 @@ def test_options_of_a_sim_are_those_that_its_parser_knows(name, monkeypatch):
 
 def test_each_command_completes_all_its_flags():
     """Flags are those that the command's own parser lists in its help."""
-    for command in sorted(set(COMMANDS) - {"train", "reward", "driving-log", "traffic"}):
+    for command in sorted(set(COMMANDS) - {"train", "reward", "driving-log", "traffic", "new"}):
         page = io.StringIO()
         with contextlib.redirect_stdout(page), pytest.raises(SystemExit):
             main([command, "--help"])
@@ -174,6 +174,12 @@ def test_actions_of_traffic_are_all_there():
     assert tuple(TRAFFIC_ACTIONS) == traffic.ACTIONS
     assert all(module == "traffic" and fields(vars(traffic)[name]) for module, name in TRAFFIC_ACTIONS.values())
     assert "--style" in candidates(["traffic", "rift", "--st"], TABLE)
+
+
+def test_kinds_of_new_are_all_there():
+    assert tuple(NEW_KINDS) == new.KINDS
+    assert all(fields(vars(new)[name]) for _, name in NEW_KINDS.values())
+    assert "--out" in candidates(["new", "robot", "my_arm", "--o"], TABLE)
 
 
 def test_completion_is_fast_and_imports_nothing_heavy():

@@ -70,6 +70,8 @@ MAY_IMPORT = {
     # learns from a process reward that was trained before, and keeps it in its checkpoints
     "algos.vla_rl": LEARN | {"policies", "engine", "learners", *PROCESS_REWARD},
     "testing": LEARN | {"rewards", "sims", "learners"},
+    # drives a robot as the control loop does, without torch
+    "testing.robots": BASE | {"deploy"},
     # trains the traffic of a sim
     "traffic": BASE | {"fn", "utils", "run", "sims"},
     "memory_estimate": LEARN | {"policies", "engine", "learners"},
