@@ -25,7 +25,7 @@ MAX_SITE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class ActionBounds:
+class SiteActionLimits:
     """Limits of one action element; None leaves the bundle's.
 
     Args:
@@ -42,7 +42,7 @@ class ActionBounds:
 
 
 @dataclass(frozen=True)
-class ObservationBounds:
+class SiteObservationLimits:
     """Plausible range of one observation element; None leaves the bundle's.
 
     Args:
@@ -69,8 +69,8 @@ class SiteLimits:
     """
 
     schema_version: int
-    action: dict[str, ActionBounds] = field(default_factory=dict[str, ActionBounds])
-    observations: dict[str, ObservationBounds] = field(default_factory=dict[str, ObservationBounds])
+    action: dict[str, SiteActionLimits] = field(default_factory=dict[str, SiteActionLimits])
+    observations: dict[str, SiteObservationLimits] = field(default_factory=dict[str, SiteObservationLimits])
     max_observation_age_s: float | None = None
     bad_ticks_to_damp: int | None = None
 
@@ -155,7 +155,7 @@ def tightened(limits: SafetyLimits, manifest: Manifest, site: SiteLimits) -> Saf
 
 
 def _action_limits(
-    limits: SafetyLimits, manifest: Manifest, wanted: Mapping[str, ActionBounds]
+    limits: SafetyLimits, manifest: Manifest, wanted: Mapping[str, SiteActionLimits]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Lowest and highest action, and the largest step."""
     names, units = manifest.action.names, manifest.action.units
@@ -183,7 +183,7 @@ def _action_limits(
 
 
 def _plausible(
-    limits: SafetyLimits, manifest: Manifest, wanted: Mapping[str, ObservationBounds]
+    limits: SafetyLimits, manifest: Manifest, wanted: Mapping[str, SiteObservationLimits]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Plausible ranges by observation."""
     found = {key: (low.copy(), high.copy()) for key, (low, high) in limits.plausible.items()}
@@ -235,7 +235,7 @@ def site_limits_of(limits: SafetyLimits, manifest: Manifest) -> SiteLimits:
         manifest: its manifest, for names and units.
     """
     action = {
-        name: ActionBounds(
+        name: SiteActionLimits(
             low=_plain(limits.low[i]),
             high=_plain(limits.high[i]),
             max_step=None if limits.max_step is None else _plain(limits.max_step[i]),
@@ -243,13 +243,13 @@ def site_limits_of(limits: SafetyLimits, manifest: Manifest) -> SiteLimits:
         )
         for i, name in enumerate(manifest.action.names)
     }
-    observations: dict[str, ObservationBounds] = {}
+    observations: dict[str, SiteObservationLimits] = {}
     for port in manifest.observations:
         if is_picture(port.spec) or port.words:
             continue
         low, high = limits.plausible.get(port.name, _unlimited(len(port.names)))
         for i, name in enumerate(port.names):
-            observations[name] = ObservationBounds(_plain(low[i]), _plain(high[i]), port.units[i])
+            observations[name] = SiteObservationLimits(_plain(low[i]), _plain(high[i]), port.units[i])
     return SiteLimits(SITE_SCHEMA_VERSION, action, observations, limits.max_observation_age_s, limits.bad_ticks_to_damp)
 
 

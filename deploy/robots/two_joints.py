@@ -66,7 +66,8 @@ class TwoJointsRobot:
     def observe(self) -> TimedObservation:
         """Latest measurement, with its time."""
         # SDK: read the joints here; the time is that of the measurement, on the clock of `time.monotonic_ns`.
-        return TimedObservation({"state": np.float32([*self.joints, *self.goals])}, time.monotonic_ns())
+        state = np.concatenate([self.joints, self.goals]).astype(np.float32)
+        return TimedObservation({"state": state}, time.monotonic_ns())
 
     def success(self) -> bool:
         """Tell whether both joints are at their goals."""

@@ -21,9 +21,9 @@ from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, wire
 from robotrl.deploy.bundle.site import (
     MAX_SITE_BYTES,
-    ActionBounds,
-    ObservationBounds,
+    SiteActionLimits,
     SiteLimits,
+    SiteObservationLimits,
     site_limits_of,
     tightened,
 )
@@ -131,8 +131,8 @@ def test_the_result_is_never_wider_than_either(
     bundles = ours()._replace(max_step=None if own_steps is None else np.float32(own_steps))
     wanted = SiteLimits(
         1,
-        {name: ActionBounds(*three) for name, *three in zip(ACTIONS, lows, highs, steps, strict=True)},
-        {"cart_vel": ObservationBounds(*seen)},
+        {name: SiteActionLimits(*three) for name, *three in zip(ACTIONS, lows, highs, steps, strict=True)},
+        {"cart_vel": SiteObservationLimits(*seen)},
         age_s,
         ticks,
     )
