@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.log import array_of, read_log
 from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, limits_of
 from robotrl.deploy.inference.request import committed_inputs
@@ -46,7 +48,11 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
             f"log {os.fspath(log)!r} is of bundle {str(header['bundle_id'])[:12]}...: "
             f"{os.fspath(bundle)!r} is {controller.manifest.bundle_id[:12]}..."
         )
-    limits = limits_of(controller.manifest)._replace(low=array_of(header["low"]), high=array_of(header["high"]))
+    limits = limits_of(controller.manifest)
+    if header.get("site") is not None:
+        site = SiteLimits.parse(json.dumps(header["site"]).encode(), "site of the log")
+        limits = tightened(limits, controller.manifest, site)
+    limits = limits._replace(low=array_of(header["low"]), high=array_of(header["high"]))
     # older logs have no `dry_run`; the sensors of a robot that is held stand still
     chain = SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
     episode, chunks = -1, _Chunks(controller)

@@ -11,11 +11,13 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring, wire
+from robotrl.deploy.bundle.site import SiteLimits
 from robotrl.deploy.control.log import LOG_BEGINS, ControlLog
 from robotrl.deploy.control.outputs import check_output
 from robotrl.deploy.control.report import ControlReport, EpisodeReport, histogram, percentiles
@@ -56,6 +58,7 @@ def run_control(
     fifo: bool = False,
     wake_early: bool = True,
     remote: RemotePolicyCfg | None = None,
+    limits: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     shadow: str | os.PathLike[str] | None = None,
     progress: Callable[[EpisodeReport], None] | None = None,
@@ -76,6 +79,8 @@ def run_control(
         wake_early: run a dummy inference shortly before each tick with an inference, to warm the caches (see
             `warm_leads_ns`); not where a server infers.
         remote: policy server that computes the inferences; None computes them here.
+        limits: the site's `robot.json`, see `SiteLimits`; for each number the tighter limit of bundle, robot and site
+            holds. None for none.
         dry_run: hold the robot all the while: the commands are decided and logged, and not sent.
         shadow: another bundle, which sees the same observations and whose actions are compared with the policy's, see
             `Shadow`; None compares none.
@@ -96,6 +101,7 @@ def run_control(
         raise ConfigError(f"servo_hz is {servo_hz!r}: expected 1 to {MAX_SERVO_HZ:g}")
     if seed < 0:
         raise ConfigError(f"seed is {seed!r}: expected 0 or more")
+    site = None if limits is None else SiteLimits.read(limits)
     manifest = open_bundle(bundle).manifest
     with ended_by_signals(), _inference(bundle, seed, remote) as inference:
         proved = inference.introduction()
@@ -105,17 +111,36 @@ def run_control(
             info = process.introduction()
             ids = _state_ids(info, state_ids, episodes)
             limit = _limit_s(info, limit_s)
-            wiring = wire(manifest, info)
+            wiring = wire(manifest, info, site)
             _tell_unchecked(manifest, wiring)
             shade = None if shadow is None else Shadow(shadow, manifest, info, seed)
             writer = ControlLog(place)
             steps = max(1, round(servo_hz * manifest.timing.control_period_s))
-            early = wake_early and remote is None
-            with _servo(manifest, wiring, process, inference, limit, steps, fifo, early, dry_run, proved) as servo:
+            link = ServoLink.create(room(wiring.observation_size, len(wiring.action), steps))
+            cfg = ServoCfg(
+                link=link.name,
+                max_values=room(wiring.observation_size, len(wiring.action), steps),
+                robot_link=process.link.name,
+                inference_link=inference.link.name,
+                doorbell=inference.doorbell,
+                manifest=manifest.to_bytes().decode(),
+                robot=robot,
+                robot_introduction=json.dumps(process.link.introduction("robot")),
+                limit_s=limit,
+                steps=steps,
+                fifo=fifo,
+                wake_early=wake_early and remote is None,
+                inference_s=float(proved["inference_s"]),
+                site=None if site is None else site.to_bytes().decode(),
+                dry_run=dry_run,
+            )
+            handles = (link.handle, process.link.handle, inference.link.handle, inference.doorbell)
+            with ServoProcess(cfg, link, handles, manifest.timing.control_period_s + _LEAVE_S) as servo:
                 scheduling = str(servo.introduction()["scheduling"])
                 where = "local" if remote is None else remote.url
+                site_json = None if site is None else strict.to_json(site)
                 header = _header(manifest, seed, robot, scheduling, wiring)
-                writer.open({**header, "inference": where, "dry_run": dry_run})
+                writer.open({**header, "inference": where, "dry_run": dry_run, "site": site_json})
                 budget_ns = round(manifest.timing.latency_budget_s * 1e9)
                 period_s = manifest.timing.control_period_s
                 run = Supervisor(servo, inference, process, wiring, writer, period_s, budget_ns, shade)
@@ -142,41 +167,6 @@ def _inference(bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCf
         return InferenceProcess(path, seed)
     ca = None if remote.tls_ca is None else os.path.abspath(remote.tls_ca)
     return InferenceProcess(path, seed, remote.url, remote.token, ca)
-
-
-def _servo(
-    manifest: Manifest,
-    wiring: Wiring,
-    process: RobotProcess,
-    inference: InferenceProcess,
-    limit_s: float,
-    steps: int,
-    fifo: bool,
-    wake_early: bool,
-    dry_run: bool,
-    proved: dict[str, Any],
-) -> ServoProcess:
-    """Start the servo."""
-    max_values = room(wiring.observation_size, len(wiring.action), steps)
-    link = ServoLink.create(max_values)
-    cfg = ServoCfg(
-        link=link.name,
-        max_values=max_values,
-        robot_link=process.link.name,
-        inference_link=inference.link.name,
-        doorbell=inference.doorbell,
-        manifest=manifest.to_bytes().decode(),
-        robot=process.robot,
-        robot_introduction=json.dumps(process.link.introduction("robot")),
-        limit_s=limit_s,
-        steps=steps,
-        fifo=fifo,
-        wake_early=wake_early,
-        inference_s=float(proved["inference_s"]),
-        dry_run=dry_run,
-    )
-    handles = (link.handle, process.link.handle, inference.link.handle, inference.doorbell)
-    return ServoProcess(cfg, link, handles, manifest.timing.control_period_s + _LEAVE_S)
 
 
 def check_log(log: Path, bundle: Path) -> None:

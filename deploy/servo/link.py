@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from robotrl.deploy.robots.channel import Channel, channel_bytes
-from robotrl.deploy.servo.ring import Ring, slot_bytes, slot_count
+from robotrl.deploy.servo.ring import RecordRing, slot_bytes, slot_count
 from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES, SharedBlock, SharedText
 
 MAGIC = b"rrlservo"
@@ -52,7 +52,7 @@ class ServoLink:
         self._introduction = SharedText(block.memory, BLOCK_HEADER_BYTES, _TEXT_BYTES, "introduction of the servo")
         self._summary = SharedText(block.memory, _SUMMARY_AT, _TEXT_BYTES, "summary of the servo")
         self.orders = Channel(block.memory, _ORDER_AT, 0)
-        self.records = Ring(block.memory, _RING_AT, max_values)
+        self.records = RecordRing(block.memory, _RING_AT, max_values)
         self.supervisor_pid = block.creator_pid
         self.handle = block.handle
         self.name = block.name
@@ -92,7 +92,7 @@ class ServoLink:
     def close(self) -> None:
         """Unmap and close this end."""
         self.orders = Channel(memoryview(b""), 0, 0)
-        self.records = Ring(memoryview(b""), 0, 0)
+        self.records = RecordRing(memoryview(b""), 0, 0)
         self._block.close()
 
 

@@ -28,9 +28,11 @@ from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import event, most_lateness, tick_to_record
 from robotrl.deploy.servo.settings import ServoCfg
+from robotrl.spec import is_picture
+from robotrl.spec.checks import misfit
 
 RESET_TIMEOUT_S = 30.0
-SUPERVISOR_TIMEOUT_S, IDLE_TIMEOUT_S = 10.0, 600.0
+SUPERVISOR_TIMEOUT_S, IDLE_TIMEOUT_S = 10.0, 60.0
 """A supervisor that is silent for so long has hung: in an episode, and between two of them (user code runs there)."""
 _FIRST_DEADLINE_NS = 5_000_000
 _IDLE_S = 0.002
@@ -114,12 +116,14 @@ class ServoLoop:
         self.period_s = timing.control_period_s
         self.period_ns = round(timing.control_period_s * 1e9)
         self.steps = cfg.steps
-        self.max_age_ns = round(timing.max_observation_age_s * 1e9)
+        self.max_age_ns = round(wiring.limits.max_observation_age_s * 1e9)
         self.max_ticks = max(1, round(cfg.limit_s * 1e9 / self.period_ns))
         self.linear = timing.interpolation == "linear" and cfg.steps > 1
         self.most_lead = timing.chunk_length - 1
         if timing.rtc_mode == "trained":
             self.most_lead = min(self.most_lead, timing.rtc_max_delay_steps)
+        self._exact = {port.name: port.spec for port in manifest.observations if port.words or is_picture(port.spec)}
+        """Specs of images and instructions, which hold whole numbers of a range."""
         self.latency = Latency(cfg.inference_s)
         self.plan = ChunkPlan(timing.chunk_length, timing.execute)
         self.misses = 0
@@ -307,6 +311,9 @@ class ServoLoop:
         obs = {key: flat[order] for key, order in self.wiring.observations.items()}
         now = opened.stamp_ns + opened.age_ns
         observed = self.chain.check(obs, opened.age_ns * 1e-9, (now - self._start) * 1e-9)
+        if observed == NONE and (wrong := self._misfit(obs)):
+            self._refused = wrong
+            observed = Reason.OBS_IMPLAUSIBLE
         if observed != NONE:
             self._finish(opened, observed, None)
             return
@@ -331,6 +338,13 @@ class ServoLoop:
             self._finish(opened, Reason.ACTION_LATE, None)
         else:
             self._open = opened
+
+    def _misfit(self, obs: dict[str, np.ndarray]) -> str:
+        """Description of an image or instruction that is none; "" if all are right."""
+        for name, spec in self._exact.items():
+            if wrong := misfit(name, obs[name], spec, by_value=True):
+                return wrong
+        return ""
 
     def _observed(self, tick: int, woke: int) -> _OpenTick:
         """The tick with the latest observation, which is empty if it has another length than the robot's."""

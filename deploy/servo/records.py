@@ -55,7 +55,12 @@ def tick_to_record(episode: int, tick: Tick, lateness_us: list[float]) -> tuple[
         tick.committed,
         present,
     )
-    parts = [tick.observation, *(() if tick.policy is None else (tick.policy,)), tick.sent, np.float32(lateness_us)]
+    parts = [
+        tick.observation,
+        *(() if tick.policy is None else (tick.policy,)),
+        tick.sent,
+        np.asarray(lateness_us, np.float32),
+    ]
     return numbers, np.concatenate(parts).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Ring of records in shared memory, from one writer that never waits to one reader.
+"""RecordRing of records in shared memory, from one writer that never waits to one reader.
 
 Each slot holds its number, a checksum, whole numbers and floats. A reader that falls behind by more than the ring loses
 the oldest records, and counts them.
@@ -39,7 +39,7 @@ def slot_count(max_values: int) -> int:
     return max(_LEAST_SLOTS, min(_MOST_SLOTS, _MOST_BYTES // slot_bytes(max_values)))
 
 
-class Ring:
+class RecordRing:
     """A ring in shared memory; one process writes, another reads.
 
     Args:

@@ -23,6 +23,7 @@ class ServoCfg:
         fifo: request the real-time scheduler and locked memory.
         wake_early: have the caches warmed before an inference is due.
         inference_s: duration of an inference, from the warm-up.
+        site: text of the site's `robot.json`; None without one.
         dry_run: hold the robot all the while; the commands are decided and recorded, and not sent.
     """
 
@@ -39,4 +40,5 @@ class ServoCfg:
     fifo: bool
     wake_early: bool
     inference_s: float
+    site: str | None
     dry_run: bool

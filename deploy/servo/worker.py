@@ -5,6 +5,7 @@ from __future__ import annotations
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.manifest import parse
 from robotrl.deploy.bundle.match import RobotInfo, wire
+from robotrl.deploy.bundle.site import SiteLimits
 from robotrl.deploy.control.realtime import steady
 from robotrl.deploy.inference.link import InferenceLink
 from robotrl.deploy.robots.link import Link
@@ -25,11 +26,12 @@ def run(settings: bytes) -> int:
     cfg = strict.from_json(ServoCfg, strict.loads(settings, "settings of the servo"), "settings")
     manifest = parse(cfg.manifest.encode())
     robot = RobotInfo.from_json(strict.loads(cfg.robot_introduction.encode(), "introduction of the robot"))
+    site = None if cfg.site is None else SiteLimits.parse(cfg.site.encode())
     link = ServoLink.attach(cfg.link, cfg.max_values)
     loop = ServoLoop(
         cfg,
         manifest,
-        wire(manifest, robot),
+        wire(manifest, robot, site),
         Link.attach(cfg.robot_link),
         InferenceLink.attach(cfg.inference_link),
         link,

@@ -28,7 +28,7 @@ from robotrl.deploy.inference.request import committed_inputs, packed, unpacked
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import most_lateness, room, tick_of_record, tick_to_record
-from robotrl.deploy.servo.ring import NUMBERS, Ring, slot_bytes, slot_count
+from robotrl.deploy.servo.ring import NUMBERS, RecordRing, slot_bytes, slot_count
 from robotrl.errors import ConfigError, DataError
 from tests.kits import serve_kit
 from tests.kits.real_time import undisturbed
@@ -89,7 +89,7 @@ def test_a_ring_keeps_order_and_counts_what_it_lost() -> None:
     most = 3
     slots = slot_count(most)
     memory = memoryview(bytearray(slots * slot_bytes(most)))
-    writer, reader = Ring(memory, 0, most), Ring(memory, 0, most)
+    writer, reader = RecordRing(memory, 0, most), RecordRing(memory, 0, most)
     assert reader.read() is None
     for i in range(5):
         writer.write((i,) * NUMBERS, np.float32([i, i + 0.5]))
@@ -110,7 +110,7 @@ def test_a_ring_keeps_order_and_counts_what_it_lost() -> None:
 
 def test_a_record_that_is_damaged_is_not_accepted() -> None:
     memory = memoryview(bytearray(slot_count(2) * slot_bytes(2)))
-    writer, reader = Ring(memory, 0, 2), Ring(memory, 0, 2)
+    writer, reader = RecordRing(memory, 0, 2), RecordRing(memory, 0, 2)
     writer.write((1,) * NUMBERS, np.float32([1, 2]))
     writer.write((2,) * NUMBERS, np.float32([3, 4]))
     memory[40] ^= 1
@@ -143,8 +143,8 @@ def test_a_tick_survives_its_record(complete: bool, acts: bool) -> None:
     numbers, values = tick_to_record(9, tick, [0.5, 1.5])
     assert len(values) <= room(3, 2, 4) and most_lateness(4) >= 2
     memory = memoryview(bytearray(slot_count(80) * slot_bytes(80)))
-    Ring(memory, 0, 80).write(numbers, values)
-    record = Ring(memory, 0, 80).read()
+    RecordRing(memory, 0, 80).write(numbers, values)
+    record = RecordRing(memory, 0, 80).read()
     assert record is not None
     episode, found, lateness = tick_of_record(record, 3, 2)
     assert episode == 9 and lateness.tolist() == [0.5, 1.5]
@@ -380,3 +380,19 @@ def test_a_shadow_for_another_robot_is_refused_before_anything_moves(bundle: Pat
     graphs.reseal(other, rename)
     with pytest.raises((ConfigError, DataError), match="pull"):
         run_control(bundle, CART, episodes=1, shadow=other)
+
+
+@undisturbed
+def test_the_limits_of_a_site_hold_and_replay(bundle: Path, tmp_path: Path) -> None:
+    place, log = tmp_path / "robot.json", tmp_path / "log.jsonl"
+    place.write_text('{"schema_version": 1, "action": {"push": {"low": -0.5, "high": 0.5, "max_step": 0.25}}}')
+    run_control(bundle, CART, episodes=1, limit_s=0.6, log=log, limits=place)
+    header, records = read_log(log)
+    assert header["site"]["action"]["push"]["high"] == 0.5
+    sent = [r["sent"][0] for r in records if r["kind"] == "tick"]
+    assert max(map(abs, sent)) == 0.5, "the policy pushes with up to 2"
+    assert max(np.abs(np.diff([0.0, *sent]))) <= 0.25 + 1e-6
+    assert replay(log, bundle).sent_max_abs == 0.0
+    place.write_text('{"schema_version": 1, "action": {"pusch": {"low": -0.5}}}')
+    with pytest.raises(ConfigError, match="did you mean 'push'"):
+        run_control(bundle, CART, episodes=1, limits=place)

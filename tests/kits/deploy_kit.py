@@ -95,12 +95,17 @@ def patient(kind: str, root: Path) -> Path:
     """Such a bundle that accepts observations of up to 0.2 s, so that a busy machine does not make them stale."""
     path = root / f"{kind}-patient.bundle"
     if not path.exists():
-
-        def wait(data: dict[str, Any]) -> None:
-            data["timing"]["max_observation_age_s"] = 0.2
-
-        deploy_graphs.reseal(Path(shutil.copytree(made(kind, root)[0], path)), wait)
+        wait_for_observations(Path(shutil.copytree(made(kind, root)[0], path)))
     return path
+
+
+def wait_for_observations(bundle: Path) -> None:
+    """Let a bundle accept observations of up to 0.2 s."""
+
+    def wait(data: dict[str, Any]) -> None:
+        data["timing"]["max_observation_age_s"] = 0.2
+
+    deploy_graphs.reseal(bundle, wait)
 
 
 def copied(kind: str, tmp_path: Path, root: Path) -> Path:

@@ -38,6 +38,8 @@ class Args:
     """Rate at which the servo commands the robot, a multiple of the control rate (rounded)."""
     realtime: bool = False
     """Use the system's real-time scheduler and locked memory for the servo (needs the permission)."""
+    limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """The site's robot.json (robotrl new limits makes one); the tighter limit of bundle, robot and site holds."""
     dry_run: bool = False
     """Hold the robot all the while: the commands are decided and logged, and not sent."""
     shadow: Annotated[Path | None, tyro.conf.arg(metavar="BUNDLE")] = None
@@ -97,6 +99,7 @@ def _deploy(args: Args) -> int:
             servo_hz=args.servo_hz,
             fifo=args.realtime,
             remote=remote,
+            limits=args.limits,
             dry_run=args.dry_run,
             shadow=args.shadow,
             progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),
