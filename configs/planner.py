@@ -28,9 +28,13 @@ SIM = "bev/drive"
 OPTIONS = DriveCfg(actions="trajectory", polylines=0, end_penalty=10.0)
 GAMMA = 0.995
 """Discount per decision of 0.5 s: a horizon of 100 s."""
-FLOW = FlowCfg(horizon=1, set_features=32, set_attention=1)
-DIFFUSION = DiffusionCfg(horizon=1, set_features=32, set_attention=1)
-"""A trajectory is one action. Road users and route points are encoded by attention."""
+FLOW = FlowCfg(horizon=1, set_features=32, set_attention=1, deploy_noise=0.0)
+DIFFUSION = DiffusionCfg(horizon=1, set_features=32, set_attention=1, deploy_noise=0.0)
+"""A trajectory is one action. Road users and route points are encoded by attention.
+
+Without initial noise a clone drives best (79.4 instead of 78.5 on 384 starts of `val`), and so does what is fine-tuned
+from it (82.9 instead of 76.1).
+"""
 
 
 def bc_flow() -> TrainCfg[BcCfg, FlowCfg]:

@@ -59,9 +59,11 @@ class Wiring(NamedTuple):
     """Index maps and limits that connect a bundle and a robot."""
 
     observations: dict[str, np.ndarray]
-    """For each observation of the bundle: indices (of the port's shape) into the robot's flat observation."""
+    """For each observation of numbers: indices (of the port's shape) into the robot's flat observation."""
     observation_size: int
-    """Length of the robot's flat observation."""
+    """Length of the robot's flat observation, without images."""
+    cameras: dict[str, np.ndarray]
+    """For each image of the bundle: order (channels,) of the robot's channels."""
     action: np.ndarray
     """(A,) index into the bundle's action for each action element of the robot."""
     limits: SafetyLimits
@@ -83,8 +85,9 @@ def wire(manifest: Manifest, robot: RobotInfo, site: SiteLimits | None = None) -
     size = 0
     for key, spec in robot.observation_spec.items():
         offsets[key] = size
-        size += int(np.prod(spec.shape))
+        size += 0 if is_picture(spec) else int(np.prod(spec.shape))
     observations: dict[str, np.ndarray] = {}
+    cameras: dict[str, np.ndarray] = {}
     for port in manifest.observations:
         if port.name not in robot.observation_spec:
             close = nearest(port.name, robot.observation_spec)
@@ -97,6 +100,9 @@ def wire(manifest: Manifest, robot: RobotInfo, site: SiteLimits | None = None) -
             raise ConfigError(f"{what} of the robot has shape {spec.shape}: the bundle expects {port.shape}")
         order = _order(what, port.names, port.units, spec)
         _same_numbers(what, port.spec, spec)
+        if is_picture(spec):
+            cameras[port.name] = order
+            continue
         flat = offsets[port.name] + np.arange(int(np.prod(spec.shape))).reshape(spec.shape)
         observations[port.name] = flat[..., order]
     # The robot's element i is the bundle's element action[i]: the inverse of `order`.
@@ -105,7 +111,7 @@ def wire(manifest: Manifest, robot: RobotInfo, site: SiteLimits | None = None) -
     period = manifest.timing.control_period_s
     if abs(period - robot.control_dt_s) > _PERIOD_TOLERANCE:
         raise ConfigError(f"robot is controlled every {robot.control_dt_s} s: the bundle was trained for {period} s")
-    return Wiring(observations, size, np.argsort(order), _limits(manifest, robot.action_spec, order, site))
+    return Wiring(observations, size, cameras, np.argsort(order), _limits(manifest, robot.action_spec, order, site))
 
 
 def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec) -> np.ndarray:
@@ -127,8 +133,10 @@ def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec
 
 def _same_numbers(what: str, wanted: Spec, spec: Spec) -> None:
     """Refuse a robot whose images are not uint8 where the bundle's are, or whose vocabulary differs."""
-    if is_picture(wanted) and not is_picture(spec):
-        raise ConfigError(f"{what} of the robot is {spec.dtype}: the bundle expects uint8, a picture's bytes")
+    if is_picture(wanted) != is_picture(spec):
+        kinds = ("an image of uint8" if is_picture(one) else f"{one.dtype} numbers" for one in (spec, wanted))
+        robot, bundle = kinds
+        raise ConfigError(f"{what} of the robot is {robot}: the bundle expects {bundle}")
     differs = first_word_difference(wanted.words, spec.words) if wanted.words else None
     if differs is not None:
         raise ConfigError(

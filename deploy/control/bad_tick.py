@@ -24,7 +24,7 @@ def why_bad(tick: Tick, manifest: Manifest, wiring: Wiring, chain: SafetyChain, 
     count = f"{limits.bad_ticks_to_damp} ticks in a row"
     reason = Reason(tick.reason)
     if reason & Reason.OBS_NOT_FINITE:
-        values = {port.name: _values(tick, wiring, port.name) for port in manifest.observations}
+        values = {key: _values(tick, wiring, key) for key in wiring.observations}
         found = _first(manifest, {key: ~np.isfinite(array) for key, array in values.items()}, values)
         return f"{found or f'the robot sent an observation of {len(tick.observation)} numbers'} for {count}"
     most = limits.max_observation_age_s

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robotrl.deploy.bundle.site import SiteLimits, tightened
+from robotrl.deploy.control.frames import read_frame
 from robotrl.deploy.control.log import array_of, read_log
 from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, limits_of
 from robotrl.deploy.inference.request import committed_inputs
@@ -55,7 +56,7 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
     limits = limits._replace(low=array_of(header["low"]), high=array_of(header["high"]))
     # older logs have no `dry_run`; the sensors of a robot that is held stand still
     chain = SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
-    episode, chunks = -1, _Chunks(controller)
+    episode, chunks = -1, _Chunks(controller, Path(log))
     ticks = 0
     policy_error = sent_error = 0.0
     for record in records:
@@ -76,7 +77,9 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
         outside = Reason(record["reason"]) & OUTSIDE
         # a tick sent while an inference hung was not checked
         checked = not outside or record["inference_ns"]
-        observed = (chain.check(observation, record["age_ns"] * 1e-9, now_s) if checked else NONE) | outside
+        # a camera is watched by the checksums of its frames
+        seen = {**observation, **{key: np.float64([frame["checksum"]]) for key, frame in _frames(record).items()}}
+        observed = (chain.check(seen, record["age_ns"] * 1e-9, now_s) if checked else NONE) | outside
         verdict = chain.decide(observed, action)
         sent_error = max(sent_error, float(np.abs(verdict.action - array_of(record["sent"])).max()))
     return ReplayReport(ticks, chunks.computed, policy_error, sent_error)
@@ -89,8 +92,9 @@ class _Chunks:
         computed: number of chunks computed.
     """
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, log: Path) -> None:
         self._controller = controller
+        self._log = log
         self._asked: dict[int, dict[str, Any]] = {}
         self._chunks: dict[int, np.ndarray] = {}
         self.computed = 0
@@ -111,7 +115,7 @@ class _Chunks:
     def _chunk(self, decision: int) -> np.ndarray:
         if decision not in self._chunks:
             record = self._asked[decision]
-            inputs = _observation(record)
+            inputs = {**_observation(record), **self._pictures(record)}
             count = int(record.get("committed", 0))
             if count:
                 first = int(record["cursor"]) - 1
@@ -121,6 +125,29 @@ class _Chunks:
             self._chunks = {**dict(list(self._chunks.items())[-_KEPT:]), decision: found}
             self.computed += 1
         return self._chunks[decision]
+
+    def _pictures(self, record: dict[str, Any]) -> dict[str, np.ndarray]:
+        """The images that a tick's inference saw.
+
+        Raises:
+            DataError: one of them was not recorded.
+        """
+        shapes = {port.name: port.shape for port in self._controller.manifest.observations}
+        found: dict[str, np.ndarray] = {}
+        for key, frame in _frames(record).items():
+            if frame["at"] is None:
+                raise DataError(
+                    f"log {str(self._log)!r}: tick {record['tick']} of episode {record['episode']} has no frame of"
+                    f" {key!r}: it was overwritten before it was recorded"
+                )
+            found[key] = read_frame(self._log, int(frame["at"]), shapes[key])
+        return found
+
+
+def _frames(record: dict[str, Any]) -> dict[str, Any]:
+    """Descriptions of a tick's frames; older logs and those of policies without cameras have none."""
+    frames: dict[str, Any] = record.get("frames", {})
+    return frames
 
 
 def _observation(record: dict[str, Any]) -> dict[str, np.ndarray]:

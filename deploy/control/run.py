@@ -6,6 +6,7 @@ its own. What an inference does moves no deadline of the servo.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
@@ -18,6 +19,7 @@ from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring, wire
 from robotrl.deploy.bundle.site import SiteLimits
+from robotrl.deploy.control.frames import FRAMES_BEGIN, frames_path
 from robotrl.deploy.control.log import LOG_BEGINS, ControlLog
 from robotrl.deploy.control.outputs import check_output
 from robotrl.deploy.control.report import ControlReport, EpisodeReport, histogram, percentiles
@@ -26,7 +28,7 @@ from robotrl.deploy.control.shadow import Shadow
 from robotrl.deploy.control.signals import Stopped, ended_by_signals
 from robotrl.deploy.control.supervisor import Supervisor
 from robotrl.deploy.inference.process import InferenceProcess
-from robotrl.deploy.robots.link import RobotFault
+from robotrl.deploy.robots.link import Link, RobotFault
 from robotrl.deploy.robots.process import RobotProcess
 from robotrl.deploy.servo.link import ServoLink
 from robotrl.deploy.servo.process import ServoProcess
@@ -103,11 +105,17 @@ def run_control(
         raise ConfigError(f"seed is {seed!r}: expected 0 or more")
     site = None if limits is None else SiteLimits.read(limits)
     manifest = open_bundle(bundle).manifest
-    with ended_by_signals(), _inference(bundle, seed, remote) as inference:
+    if place is not None and any(is_picture(port.spec) for port in manifest.observations):
+        check_output(frames_path(place), "file of a control log's frames", FRAMES_BEGIN, outside=Path(bundle))
+    with (
+        ended_by_signals(),
+        contextlib.closing(Link.create()) as robot_link,
+        _inference(robot_link, bundle, seed, remote) as inference,
+    ):
         proved = inference.introduction()
         if proved["bundle_id"] != manifest.bundle_id:
             raise DataError(f"bundle {os.fspath(bundle)!r} was replaced while it was loaded: expected one bundle")
-        with RobotProcess(robot) as process:
+        with RobotProcess(robot, robot_link) as process:
             info = process.introduction()
             ids = _state_ids(info, state_ids, episodes)
             limit = _limit_s(info, limit_s)
@@ -116,10 +124,11 @@ def run_control(
             shade = None if shadow is None else Shadow(shadow, manifest, info, seed)
             writer = ControlLog(place)
             steps = max(1, round(servo_hz * manifest.timing.control_period_s))
-            link = ServoLink.create(room(wiring.observation_size, len(wiring.action), steps))
+            max_values = room(wiring.observation_size, len(wiring.action), len(wiring.cameras), steps)
+            link = ServoLink.create(max_values)
             cfg = ServoCfg(
                 link=link.name,
-                max_values=room(wiring.observation_size, len(wiring.action), steps),
+                max_values=max_values,
                 robot_link=process.link.name,
                 inference_link=inference.link.name,
                 doorbell=inference.doorbell,
@@ -139,11 +148,11 @@ def run_control(
                 scheduling = str(servo.introduction()["scheduling"])
                 where = "local" if remote is None else remote.url
                 site_json = None if site is None else strict.to_json(site)
-                header = _header(manifest, seed, robot, scheduling, wiring)
-                writer.open({**header, "inference": where, "dry_run": dry_run, "site": site_json})
                 budget_ns = round(manifest.timing.latency_budget_s * 1e9)
                 period_s = manifest.timing.control_period_s
-                run = Supervisor(servo, inference, process, wiring, writer, period_s, budget_ns, shade)
+                run = Supervisor(servo, inference, process, info, wiring, writer, period_s, budget_ns, shade)
+                header = _header(manifest, seed, robot, scheduling, wiring)
+                run.open({**header, "inference": where, "dry_run": dry_run, "site": site_json})
                 try:
                     for serial, state_id in enumerate(ids, start=1):
                         report = run.episode(serial, state_id)
@@ -156,17 +165,19 @@ def run_control(
                     run.stop(error)
                     raise
                 finally:
-                    writer.close()
+                    run.close()
                 return _report(run, manifest, seed, robot, scheduling, where, steps, float(proved["golden_error"]))
 
 
-def _inference(bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None) -> InferenceProcess:
+def _inference(
+    robot: Link, bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None
+) -> InferenceProcess:
     """Start the process that infers, here or by a server."""
     path = os.path.abspath(bundle)
     if remote is None:
-        return InferenceProcess(path, seed)
+        return InferenceProcess(robot, path, seed)
     ca = None if remote.tls_ca is None else os.path.abspath(remote.tls_ca)
-    return InferenceProcess(path, seed, remote.url, remote.token, ca)
+    return InferenceProcess(robot, path, seed, remote.url, remote.token, ca)
 
 
 def check_log(log: Path, bundle: Path) -> None:
@@ -261,5 +272,5 @@ def _report(
         inference=inference,
         shadow=None if run.shadow is None else run.shadow.report,
         log=None if run.writer.path is None else str(run.writer.path),
-        log_error=run.writer.error,
+        log_error=run.log_error,
     )

@@ -68,6 +68,11 @@ class Shadow:
         self._controller = Controller.load(bundle, seed=seed)
         manifest = self._controller.manifest
         self._wiring = wire(manifest, info)
+        if self._wiring.cameras:
+            raise ConfigError(
+                f"the shadow {os.fspath(bundle)!r} sees images ({', '.join(self._wiring.cameras)}): expected a policy"
+                " of numbers alone, since it acts after the frames are gone"
+            )
         names = list(manifest.action.names)
         self._order = np.asarray([names.index(name) for name in controls.action.names], np.int64)
         self._names = controls.action.names

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from robotrl.deploy.bundle.match import Wiring
+from robotrl.deploy.bundle.match import RobotInfo, Wiring
+from robotrl.deploy.control.frames import FrameWriter
 from robotrl.deploy.control.log import ControlLog, Tick, numbers, tick_record
 from robotrl.deploy.control.report import EpisodeReport, TickTimes
 from robotrl.deploy.control.shadow import Shadow
@@ -32,6 +33,7 @@ class Supervisor:
         servo: the running servo.
         inference: the process that infers.
         robot: the robot's process.
+        info: the robot's description.
         wiring: index maps of bundle and robot.
         writer: the log.
         period_s: the control period.
@@ -50,6 +52,7 @@ class Supervisor:
         servo: ServoProcess,
         inference: InferenceProcess,
         robot: RobotProcess,
+        info: RobotInfo,
         wiring: Wiring,
         writer: ControlLog,
         period_s: float,
@@ -61,6 +64,9 @@ class Supervisor:
         self.robot = robot
         self.wiring = wiring
         self.writer = writer
+        cameras = robot.link.cameras(info.observation_spec)
+        self._cameras = {key: cameras[key] for key in wiring.cameras}
+        self._frames = FrameWriter(writer.path if self._cameras else None)
         self.period_s = period_s
         self.budget_ns = budget_ns
         self.shadow = shadow
@@ -104,6 +110,25 @@ class Supervisor:
                 raise RobotFault(f"the servo {ended} {self._where}; without commands the robot holds")
             time.sleep(_POLL_S)
 
+    def open(self, header: dict[str, Any]) -> None:
+        """Begin the log.
+
+        Raises:
+            DataError: it cannot be made.
+        """
+        self.writer.open(header)
+        self._frames.open()
+
+    def close(self) -> None:
+        """Close the log."""
+        self._frames.close()
+        self.writer.close()
+
+    @property
+    def log_error(self) -> str | None:
+        """Reason why the log ended early; None if it did not."""
+        return self.writer.error or self._frames.error
+
     def stop(self, error: BaseException) -> None:
         """Damp the robot, and write the rest of the log with the signal's name."""
         self.servo.leave()
@@ -128,16 +153,28 @@ class Supervisor:
 
     def _take(self, record: RingRecord, state_id: int) -> None:
         """Count and log a tick."""
-        episode, tick, lateness_us = tick_of_record(record, self.wiring.observation_size, len(self.wiring.action))
+        sizes = (self.wiring.observation_size, len(self.wiring.action), len(self._cameras))
+        episode, tick, lateness_us = tick_of_record(record, *sizes)
         self._ticks += 1
         self._where = f"in episode {episode} (start {state_id}) at tick {tick.tick}"
         self._account(tick)
         self.servo_lateness_us.extend(lateness_us.tolist())
         line = tick_record(episode, tick, self.wiring.observations)
+        if self._cameras:
+            line["frames"] = self._frame_lines(tick)
         if self.shadow is not None:
             action = self.shadow.act(tick)
             line["shadow"] = None if action is None else numbers(action)
         self.writer.write([line])
+
+    def _frame_lines(self, tick: Tick) -> dict[str, dict[str, int | None]]:
+        """What the log says of a tick's frames; those that an inference was asked for with are kept."""
+        lines: dict[str, dict[str, int | None]] = {}
+        for (key, camera), frame in zip(self._cameras.items(), tick.frames, strict=True):
+            pixels = camera.read(frame.number) if tick.asked >= 0 else None
+            at = None if pixels is None else self._frames.write(pixels[..., self.wiring.cameras[key]])
+            lines[key] = {"number": frame.number, "stamp_ns": frame.stamp_ns, "checksum": frame.checksum, "at": at}
+        return lines
 
     def _account(self, tick: Tick) -> None:
         self.times.lateness.append(tick.lateness_ns)

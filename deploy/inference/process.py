@@ -14,6 +14,7 @@ from typing import Any
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.inference.link import InferenceLink
 from robotrl.deploy.inference.settings import WorkerCfg
+from robotrl.deploy.robots.link import Link
 from robotrl.errors import ConfigError, DataError, NumericsError, RobotrlError
 from robotrl.utils.safe_path import safe_environment
 
@@ -29,6 +30,7 @@ class InferenceProcess:
     """A running process that infers. Use it as a context manager.
 
     Args:
+        robot: the robot's link, whose cameras it reads.
         bundle: the bundle's directory.
         seed: seed of the sampler's noise.
         url: address of a policy server that infers; None infers in the process.
@@ -41,18 +43,24 @@ class InferenceProcess:
     """
 
     def __init__(
-        self, bundle: str, seed: int, url: str | None = None, token: str | None = None, tls_ca: str | None = None
+        self,
+        robot: Link,
+        bundle: str,
+        seed: int,
+        url: str | None = None,
+        token: str | None = None,
+        tls_ca: str | None = None,
     ) -> None:
         self.link = InferenceLink.create()
         reader, self.doorbell = os.pipe()
-        cfg = WorkerCfg(self.link.name, bundle, seed, url, token, tls_ca)
+        cfg = WorkerCfg(self.link.name, robot.name, bundle, seed, url, token, tls_ca)
         # on standard input, since arguments can be read by every user of the machine
         os.write(self.doorbell, strict.canonical(strict.to_json(cfg)) + b"\n")
         os.set_blocking(self.doorbell, False)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "robotrl.deploy.inference"],
             env=safe_environment(),
-            pass_fds=(self.link.handle,),
+            pass_fds=(self.link.handle, robot.handle),
             stdin=reader,
             start_new_session=True,
         )

@@ -11,6 +11,7 @@ class WorkerCfg:
 
     Args:
         link: name of the `InferenceLink`.
+        robot_link: name of the robot's `Link`, whose cameras are read.
         bundle: the bundle's directory.
         seed: seed of the sampler's noise.
         url: address of a policy server that infers; None infers here.
@@ -19,6 +20,7 @@ class WorkerCfg:
     """
 
     link: str
+    robot_link: str
     bundle: str
     seed: int
     url: str | None = None

@@ -16,6 +16,7 @@ from robotrl.deploy.bounded import bounded_memory
 from robotrl.deploy.buffers import InferenceError
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.control.realtime import warm_leads_ns
+from robotrl.deploy.inference.frames import FrameReader
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
 from robotrl.deploy.inference.request import unpacked
 from robotrl.deploy.inference.settings import WorkerCfg
@@ -50,7 +51,7 @@ def run(stdin: int) -> int:
                 )
                 gc.collect()
                 gc.freeze()
-                _serve(link, controller, stdin)
+                _serve(link, controller, FrameReader(cfg.robot_link, controller.manifest), stdin)
         except RobotrlError as error:
             link.introduce({"fault": str(error)[:4000], "kind": type(error).__name__})
             return FAULT
@@ -80,14 +81,14 @@ def _first_line(stdin: int) -> bytes:
     return line
 
 
-def _serve(link: InferenceLink, controller: Controller, stdin: int) -> None:
+def _serve(link: InferenceLink, controller: Controller, frames: FrameReader, stdin: int) -> None:
     leads_ns = warm_leads_ns(controller.inference_s)
     served, due_ns = 0, 0
     while _rung(stdin, controller, leads_ns, due_ns):
         request = link.requests.read()
         if request is None or request.tick == served:
             continue
-        link.answers.write(answer(link, controller, request))
+        link.answers.write(answer(link, controller, frames, request))
         served, due_ns = request.tick, request.lost_ns
 
 
@@ -103,13 +104,13 @@ def _rung(stdin: int, controller: Controller, leads_ns: tuple[int, ...], due_ns:
     return bool(os.read(stdin, 4096))
 
 
-def answer(link: InferenceLink, controller: Controller, request: Message) -> Message:
+def answer(link: InferenceLink, controller: Controller, frames: FrameReader, request: Message) -> Message:
     """Compute the answer to a request."""
     began = time.perf_counter_ns()
     kind, values = AnswerKind.CHUNK, np.zeros(0, np.float32)
     try:
-        obs = unpacked(request.values, controller.manifest, bool(request.mode))
-        values = controller.infer(obs, request.state_id).ravel()
+        obs, numbers = unpacked(request.values, controller.manifest, bool(request.mode))
+        values = controller.infer({**obs, **frames.read(numbers)}, request.state_id).ravel()
     except (ConfigError, NumericsError) as error:
         link.fail(str(error))
         kind = AnswerKind.REFUSED

@@ -42,7 +42,7 @@ class TimedObservation(NamedTuple):
     """
 
     observations: dict[str, np.ndarray]
-    """(D,) float32 for each key."""
+    """(D,) float32 for each key; (h, w, channels) uint8 of an image."""
     stamp_ns: int
     """Time of the measurement on this machine's monotonic clock (`time.monotonic_ns`)."""
 
@@ -68,7 +68,10 @@ class RobotSim(Protocol):
         ...
 
     def observe(self) -> dict[str, np.ndarray] | TimedObservation:
-        """Current observations (D,) float32, or a `TimedObservation` with the sensor's own time."""
+        """Current observations (D,) float32, or a `TimedObservation` with the sensor's own time.
+
+        An image is (h, w, channels) uint8; a camera without a new frame since the last call is left out.
+        """
         ...
 
     def success(self) -> bool:
@@ -125,6 +128,7 @@ class _Driver:
     def __init__(self, link: Link, robot: RobotSim) -> None:
         self.link = link
         self.robot = robot
+        self.cameras = link.cameras(robot.observation_spec)
         self.inner_ns = round(robot.inner_dt_s * 1e9)
         self.timeout_ns = round(COMMAND_TIMEOUT_PERIODS * robot.control_dt_s * 1e9)
         self.episode = 0
@@ -209,8 +213,11 @@ class _Driver:
         """All observations as one flat array in the spec's order, and the time of their measurement."""
         found = self.robot.observe()
         obs, stamp_ns = found if isinstance(found, TimedObservation) else (found, now_ns())
-        flat = np.concatenate([np.ravel(obs[key]) for key in self.robot.observation_spec])
-        return flat.astype(np.float32), stamp_ns
+        for key, camera in self.cameras.items():
+            if key in obs:
+                camera.write(obs[key], stamp_ns, self.episode)
+        numbers = [np.ravel(obs[key]) for key in self.robot.observation_spec if key not in self.cameras]
+        return np.concatenate([np.zeros(0, np.float32), *numbers]).astype(np.float32), stamp_ns
 
     def publish(self, status: Status, values: np.ndarray, stamp_ns: int | None = None) -> None:
         """Publish an observation that was measured at `stamp_ns`, or now."""

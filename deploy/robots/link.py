@@ -8,14 +8,17 @@ monotonic clock; a side that stops sending counts as dead.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from robotrl.deploy.robots.cameras import AREA_BYTES, Camera, cameras_of
 from robotrl.deploy.robots.channel import Channel, Message, channel_bytes
 from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES, SharedBlock, SharedText
 from robotrl.errors import RobotrlError
+from robotrl.spec import Spec
 
 MAGIC = b"robotrl1"
 MAX_OBSERVATION = 65536
@@ -50,7 +53,9 @@ class Status(IntEnum):
 _OFFSETS = {"controller": BLOCK_HEADER_BYTES, "robot": BLOCK_HEADER_BYTES + _INTRODUCTION_BYTES}
 _COMMAND_AT = BLOCK_HEADER_BYTES + 2 * _INTRODUCTION_BYTES
 _OBSERVATION_AT = _COMMAND_AT + channel_bytes(MAX_ACTION)
-LINK_BYTES = _OBSERVATION_AT + channel_bytes(MAX_OBSERVATION)
+_CAMERAS_AT = _OBSERVATION_AT + channel_bytes(MAX_OBSERVATION)
+LINK_BYTES = _CAMERAS_AT + AREA_BYTES
+"""Pages of the memory are taken when they are first written: a robot without cameras takes none of their area."""
 
 
 class Link:
@@ -90,6 +95,17 @@ class Link:
         """
         return cls(SharedBlock.attach(name, MAGIC, LINK_BYTES))
 
+    def cameras(self, specs: Mapping[str, Spec]) -> dict[str, Camera]:
+        """The robot's cameras, by the keys of its observations.
+
+        Args:
+            specs: the robot's observations, in its order.
+
+        Raises:
+            ConfigError: their frames do not fit.
+        """
+        return cameras_of(specs, self._block.memory, _CAMERAS_AT)
+
     @property
     def name(self) -> str:
         """Name for `attach` in the robot's process."""
@@ -104,7 +120,10 @@ class Link:
         return self._texts[side].read()
 
     def close(self) -> None:
-        """Unmap and close this end."""
+        """Unmap and close this end. Safe to call twice."""
+        if self.handle < 0:
+            return
+        self.handle = -1
         self.commands = self.observations = Channel(memoryview(b""), 0, 0)
         self._block.close()
 

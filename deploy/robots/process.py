@@ -26,18 +26,19 @@ class RobotProcess:
 
     Args:
         robot: "NAME:ARGUMENT", e.g. "sim:mujoco/peg-insert".
+        link: the controller's end of the link, which it closes at its end.
 
     Raises:
         ConfigError: there is no such driver.
     """
 
-    def __init__(self, robot: str) -> None:
+    def __init__(self, robot: str, link: Link) -> None:
         name, _, argument = robot.partition(":")
         driver = ROBOTS.rows()[ROBOTS.check(name)]
         if not argument or "\0" in argument:
             raise ConfigError(f"robot {short(repr(robot))} names no robot of this kind: expected {name}:ARGUMENT")
         self.robot = robot
-        self.link = Link.create()
+        self.link = link
         # A separate session, so that Ctrl-C reaches only the controller, which then stops the robot in order.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "robotrl.deploy.robots", driver, self.link.name, argument],
@@ -104,4 +105,3 @@ class RobotProcess:
                 self._process.kill()
                 self._process.wait()
         self.link.close()
-        self.link.handle = -1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.registry import make_sim, sim_options
+from robotrl.registry import build_sim, sim_options
 from robotrl.spec import HasFinalObs, HasStateIds, Spec, Split, VecSim, is_picture, visible
 
 
@@ -24,7 +25,7 @@ class SimAsRobot:
     """A sim that the driver steps in real time; implements `RobotSim`.
 
     An inner step is a whole control step, because a batched sim has no shorter ones. Where the sim ends an episode, the
-    robot stays at its last observation until the next reset.
+    robot stays at its last observation until the next reset. Images are frames of its cameras.
 
     Args:
         sim: a sim with one env.
@@ -32,7 +33,7 @@ class SimAsRobot:
         limit_s: length of an episode, seconds; None if the sim states none.
 
     Raises:
-        ConfigError: it has several envs, states no control period, or is observed by pictures.
+        ConfigError: it has several envs, or states no control period.
         CapabilityError: its starts have no numbers.
     """
 
@@ -50,25 +51,19 @@ class SimAsRobot:
             )
         self._sim, self._starts = sim, sim
         self.observation_spec: dict[str, Spec] = visible(sim)
-        pictures = [key for key, spec in self.observation_spec.items() if is_picture(spec)]
-        if pictures:
-            raise ConfigError(
-                f"sim {name!r} is observed by pictures ({', '.join(pictures)}): expected numbers alone, which is what a"
-                " robot's link carries"
-            )
         self.action_spec = sim.action_spec
         self.control_dt_s = self.inner_dt_s = float(sim.control_dt_s)
         self.limit_s = limit_s
         self._rest = np.clip(np.zeros(self.action_spec.shape), self.action_spec.low, self.action_spec.high)
         self._action = np.zeros((1, *self.action_spec.shape), np.float32)
-        self._obs: dict[str, NDArray[np.float32]] = {}
+        self._obs: dict[str, NDArray[Any]] = {}
         self._over, self._success = False, False
 
     def state_ids(self, split: Split) -> range:
         """Start ids of a split."""
         return self._starts.state_ids(split)
 
-    def reset(self, state_id: int) -> dict[str, NDArray[np.float32]]:
+    def reset(self, state_id: int) -> dict[str, NDArray[Any]]:
         """Start at a numbered state, under the action 0 or the bound nearest to it; returns its observation."""
         self._starts.queue_states([state_id])
         self._keep(self._sim.reset())
@@ -102,7 +97,7 @@ class SimAsRobot:
             elif isinstance(self._sim, HasFinalObs):
                 self._keep(out.final_obs)
 
-    def observe(self) -> dict[str, NDArray[np.float32]]:
+    def observe(self) -> dict[str, NDArray[Any]]:
         """Copy of the observation, without the env axis."""
         return {key: value.copy() for key, value in self._obs.items()}
 
@@ -111,20 +106,29 @@ class SimAsRobot:
         return self._success
 
     def _keep(self, obs: dict[str, Any]) -> None:
-        self._obs = {key: obs[key][0].cpu().numpy().astype(np.float32) for key in self.observation_spec}
+        self._obs = {
+            key: obs[key][0].cpu().numpy().astype(np.uint8 if is_picture(spec) else np.float32)
+            for key, spec in self.observation_spec.items()
+        }
 
 
-def robot_of_sim(name: str, seed: int) -> SimAsRobot:
-    """The sim of the registry named `name`, with its default options.
+def robot_of_sim(name: str, seed: int, options: Mapping[str, Any] | None = None) -> SimAsRobot:
+    """The sim of the registry named `name`.
+
+    Args:
+        name: a row of `robotrl list sims`.
+        seed: seed of the sim.
+        options: its options by name; those left out have their defaults.
 
     Raises:
-        ConfigError: there is no such sim, or it cannot be a robot.
+        ConfigError: there is no such sim or option, or it cannot be a robot.
         CapabilityError: it lacks numbered starts.
     """
-    sim, options = make_sim(name, num_envs=1, seed=seed), vars(sim_options(name))
+    cfg = sim_options(name, options or {})
+    sim, found = build_sim(cfg, 1, seed), vars(cfg)
     steps = _limit_steps(sim)
-    steps = options.get("limit_steps") if steps is None else steps
-    limit_s = options.get("limit_s")
+    steps = found.get("limit_steps") if steps is None else steps
+    limit_s = found.get("limit_s")
     if steps is not None and sim.control_dt_s is not None:
         limit_s = steps * sim.control_dt_s
     return SimAsRobot(sim, name, limit_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -9,7 +10,11 @@ from robotrl.deploy.robots.driver import RobotSim, drive, fault
 from robotrl.deploy.robots.link import Link
 from robotrl.errors import RobotrlError, unknown
 from robotrl.registry import ROBOT_SIMS, SIMS
+from robotrl.spec.json_fields import name_values
 from robotrl.utils.user_module import user_callable
+
+_OPTION = re.compile(r",(?=\w+=)")
+"""Comma before an option; a value may hold commas, too."""
 
 
 def main(link_name: str, argument: str) -> int:
@@ -17,8 +22,8 @@ def main(link_name: str, argument: str) -> int:
 
     Args:
         link_name: the link, as `Link.attach` takes it.
-        argument: name of a sim ("mujoco/peg-insert", "gym/CartPole-v1"), or your "module:function" that takes a seed
-            and returns a `RobotSim`.
+        argument: name of a sim, with options after commas ("mujoco/peg-insert", "mujoco/tabletop,image=flat_near"), or
+            your "module:function" that takes a seed and returns a `RobotSim`.
 
     Returns:
         The exit code of the process.
@@ -33,19 +38,23 @@ def main(link_name: str, argument: str) -> int:
 def factory(argument: str) -> Callable[[int], RobotSim]:
     """Find the function that creates the simulated robot.
 
-    A sim without one of its own (`ROBOT_SIMS`) is run as it is, see `sim_as_robot`.
+    A sim without one of its own (`ROBOT_SIMS`), or with options, is run as it is, see `sim_as_robot`.
+
+    Args:
+        argument: "NAME", "NAME,OPTION=VALUE,..." or "MODULE:FUNCTION".
 
     Raises:
-        ConfigError: there is no such name, module or function.
+        ConfigError: there is no such name, module, function or option.
     """
+    argument, *options = _OPTION.split(argument)
     if ":" in argument:
         expected = "MODULE:FUNCTION, which takes a seed and returns a RobotSim"
         return user_callable(argument, "robot sim", expected)
-    if argument in ROBOT_SIMS.names():
+    if argument in ROBOT_SIMS.names() and not options:
         return ROBOT_SIMS.load(argument)
     if argument.partition("/")[0] + "/" not in SIMS.families and argument not in SIMS.names():
         raise unknown("simulated robot", argument, {*ROBOT_SIMS.names(), *SIMS.names()})
     # a batched sim needs torch, which a sim with a robot of its own does not
     from robotrl.deploy.robots.sim_as_robot import robot_of_sim
 
-    return partial(robot_of_sim, argument)
+    return partial(robot_of_sim, argument, options=name_values(options, f"options of sim {argument!r}"))

@@ -15,20 +15,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
-from robotrl.deploy.bundle.match import Wiring
+from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.control.bad_tick import why_bad
 from robotrl.deploy.control.log import Tick
 from robotrl.deploy.control.realtime import sleep_until
 from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
 from robotrl.deploy.inference.request import committed_inputs, packed
+from robotrl.deploy.robots.cameras import Frame
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, message, now_ns
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import event, most_lateness, tick_to_record
 from robotrl.deploy.servo.settings import ServoCfg
-from robotrl.spec import is_picture
 from robotrl.spec.checks import misfit
 
 RESET_TIMEOUT_S = 30.0
@@ -40,6 +40,7 @@ _HEARTBEAT_NS = 100_000_000
 """Interval of the commands that hold the robot between episodes."""
 _LOOK_NS = 200_000
 """Interval at which an answer is looked for while a tick waits for it."""
+_NO_FRAME = Frame(0, 0, 0, 0)
 _SETTLE_S = 0.1
 """Time for the robot to receive the last command."""
 
@@ -72,6 +73,9 @@ class _OpenTick:
     read_ns: int
     stamp_ns: int
     observation: np.ndarray
+    frames: tuple[Frame, ...]
+    complete: bool
+    """It has the robot's numbers, and a frame of this episode from each camera."""
     asked: int = -1
     committed: int = 0
 
@@ -90,6 +94,7 @@ class ServoLoop:
         cfg: the servo's settings.
         manifest: the bundle's manifest.
         wiring: index maps and limits of bundle and robot.
+        info: the robot's description.
         robot: the robot's link.
         inference: link to the process that infers.
         link: link to the supervisor.
@@ -100,6 +105,7 @@ class ServoLoop:
         cfg: ServoCfg,
         manifest: Manifest,
         wiring: Wiring,
+        info: RobotInfo,
         robot: Link,
         inference: InferenceLink,
         link: ServoLink,
@@ -109,6 +115,8 @@ class ServoLoop:
         self.manifest = manifest
         self.wiring = wiring
         self.robot = robot
+        cameras = robot.cameras(info.observation_spec)
+        self.cameras = {key: cameras[key] for key in wiring.cameras}
         self.inference = inference
         self.link = link
         # the sensors of a robot that is held stand still
@@ -122,8 +130,8 @@ class ServoLoop:
         self.most_lead = timing.chunk_length - 1
         if timing.rtc_mode == "trained":
             self.most_lead = min(self.most_lead, timing.rtc_max_delay_steps)
-        self._exact = {port.name: port.spec for port in manifest.observations if port.words or is_picture(port.spec)}
-        """Specs of images and instructions, which hold whole numbers of a range."""
+        self._exact = {port.name: port.spec for port in manifest.observations if port.words}
+        """Specs of instructions, which hold numbers of words."""
         self.latency = Latency(cfg.inference_s)
         self.plan = ChunkPlan(timing.chunk_length, timing.execute)
         self.misses = 0
@@ -304,13 +312,15 @@ class ServoLoop:
         self._look()
         self._tick = tick
         opened = self._observed(tick, woke)
-        flat = opened.observation
-        if not len(flat):
-            self._finish(opened, Reason.OBS_NOT_FINITE, None)
+        if not opened.complete:
+            whole = len(opened.observation) == self.wiring.observation_size
+            self._finish(opened, Reason.OBS_STALE if whole else Reason.OBS_NOT_FINITE, None)
             return
-        obs = {key: flat[order] for key, order in self.wiring.observations.items()}
+        obs = self._numbers(opened)
         now = opened.stamp_ns + opened.age_ns
-        observed = self.chain.check(obs, opened.age_ns * 1e-9, (now - self._start) * 1e-9)
+        pictures = zip(self.cameras, opened.frames, strict=True)
+        seen = {**obs, **{key: np.float64([frame.checksum]) for key, frame in pictures}}
+        observed = self.chain.check(seen, opened.age_ns * 1e-9, (now - self._start) * 1e-9)
         if observed == NONE and (wrong := self._misfit(obs)):
             self._refused = wrong
             observed = Reason.OBS_IMPLAUSIBLE
@@ -340,7 +350,7 @@ class ServoLoop:
             self._open = opened
 
     def _misfit(self, obs: dict[str, np.ndarray]) -> str:
-        """Description of an image or instruction that is none; "" if all are right."""
+        """Description of an instruction that is none; "" if all are right."""
         for name, spec in self._exact.items():
             if wrong := misfit(name, obs[name], spec, by_value=True):
                 return wrong
@@ -353,9 +363,18 @@ class ServoLoop:
         stamp = latest.stamp_ns if latest is not None else woke
         if len(flat) != self.wiring.observation_size:
             flat = np.zeros(0, np.float32)
+        found = [camera.newest() for camera in self.cameras.values()]
+        frames = tuple(frame for frame in found if frame is not None and frame.episode == self._serial)
+        # the oldest of what the policy sees counts
+        stamp = min(stamp, *(frame.stamp_ns for frame in frames)) if frames else stamp
         now = now_ns()
         lateness = woke - (self._start + tick * self.period_ns)
-        return _OpenTick(tick, woke, lateness, now - stamp, now - woke, stamp, flat)
+        complete = len(flat) == self.wiring.observation_size and len(frames) == len(found)
+        return _OpenTick(tick, woke, lateness, now - stamp, now - woke, stamp, flat, frames, complete)
+
+    def _numbers(self, opened: _OpenTick) -> dict[str, np.ndarray]:
+        """The bundle's observations of numbers."""
+        return {key: opened.observation[order] for key, order in self.wiring.observations.items()}
 
     def _planned(self, tick: int) -> np.ndarray | None:
         """The chunk's action for a tick; None if there is none, or it is too late."""
@@ -407,6 +426,7 @@ class ServoLoop:
             reason=int(verdict.reason),
             asked=opened.asked,
             committed=opened.committed,
+            frames=opened.frames if opened.complete else tuple(_NO_FRAME for _ in self.cameras),
         )
         self._answer_ns = 0
         self.link.records.write(*tick_to_record(self._serial, tick, self._lateness_us))
@@ -455,7 +475,7 @@ class ServoLoop:
                 reason=0,
                 echo=0,
                 lost_ns=due,
-                values=packed(obs, self.manifest, prefix),
+                values=packed(obs, self.manifest, prefix, [frame.number for frame in opened.frames]),
             )
         )
         try:
@@ -478,8 +498,7 @@ class ServoLoop:
         waiting = self._open
         if request.abandoned:
             if waiting is not None:
-                flat = waiting.observation
-                self._ask(waiting, {key: flat[order] for key, order in self.wiring.observations.items()}, 0)
+                self._ask(waiting, self._numbers(waiting), 0)
             return
         if answer.kind == AnswerKind.CHUNK:
             self._take(answer, request)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from robotrl.deploy.control.log import Tick
+from robotrl.deploy.robots.cameras import Frame, packed_numbers, unpacked_numbers
 from robotrl.deploy.servo.link import RecordKind
 from robotrl.deploy.servo.ring import NUMBERS, RingRecord
 
 _POLICY, _OBSERVATION = 1, 2
 """Bits of the last number: the record holds an action of the policy, an observation."""
+_FRAME_FLOATS = 2 * len(Frame._fields)
 
 
-def room(observation_size: int, action_size: int, steps: int) -> int:
+def room(observation_size: int, action_size: int, cameras: int, steps: int) -> int:
     """Floats of the longest record.
 
     Args:
         observation_size: length of the robot's flat observation.
         action_size: A.
+        cameras: number of cameras.
         steps: servo ticks in a control period.
     """
-    return observation_size + 2 * action_size + most_lateness(steps)
+    return observation_size + 2 * action_size + _FRAME_FLOATS * cameras + most_lateness(steps)
 
 
 def most_lateness(steps: int) -> int:
@@ -59,12 +62,15 @@ def tick_to_record(episode: int, tick: Tick, lateness_us: list[float]) -> tuple[
         tick.observation,
         *(() if tick.policy is None else (tick.policy,)),
         tick.sent,
+        packed_numbers([number for frame in tick.frames for number in frame]),
         np.asarray(lateness_us, np.float32),
     ]
-    return numbers, np.concatenate(parts).astype(np.float32)
+    return numbers, np.concatenate([part.astype(np.float32, copy=False) for part in parts])
 
 
-def tick_of_record(record: RingRecord, observation_size: int, action_size: int) -> tuple[int, Tick, np.ndarray]:
+def tick_of_record(
+    record: RingRecord, observation_size: int, action_size: int, cameras: int
+) -> tuple[int, Tick, np.ndarray]:
     """Inverse of `tick_to_record`: episode, tick, lateness in microseconds."""
     (_, episode, number, deadline, lateness, age, read, busy, inference, decision, cursor, mode, reason) = (
         record.numbers[:13]
@@ -76,6 +82,11 @@ def tick_of_record(record: RingRecord, observation_size: int, action_size: int) 
     policy = values[at : at + action_size] if present & _POLICY else None
     at += action_size if policy is not None else 0
     sent = values[at : at + action_size]
+    at += action_size
+    numbers = unpacked_numbers(values[at : at + _FRAME_FLOATS * cameras])
+    width = len(Frame._fields)
+    frames = tuple(Frame(*numbers[i * width : (i + 1) * width]) for i in range(len(numbers) // width))
+    at += _FRAME_FLOATS * cameras
     tick = Tick(
         tick=number,
         deadline_ns=deadline,
@@ -93,8 +104,9 @@ def tick_of_record(record: RingRecord, observation_size: int, action_size: int) 
         reason=reason,
         asked=asked,
         committed=committed,
+        frames=frames,
     )
-    return episode, tick, values[at + action_size :]
+    return episode, tick, values[at:]
 
 
 def event(kind: RecordKind, episode: int, *, ticks: int = 0, success: bool = False) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ def run(settings: bytes) -> int:
         cfg,
         manifest,
         wire(manifest, robot, site),
+        robot,
         Link.attach(cfg.robot_link),
         InferenceLink.attach(cfg.inference_link),
         link,

@@ -18,7 +18,7 @@ from robotrl.errors import check_number, check_positive
 from robotrl.fn import chain
 from robotrl.fn.random.noise import randn
 from robotrl.learners.denoising import start_from
-from robotrl.learners.denoising_sampling import chain_log_prob
+from robotrl.learners.denoising_sampling import chain_log_prob, warn_of_start_noise
 from robotrl.learners.episodes import Likelihood, step_weights
 from robotrl.learners.learner import Setup
 from robotrl.rollout.collector import Decision
@@ -44,6 +44,7 @@ class FlowGrpoCfg(GrpoCfg):
         """Build the learner."""
         check_positive("algo.scale", self.scale)
         check_number("algo.start_noise", self.start_noise, 0.0, 1.0)
+        warn_of_start_noise(setup.init_policy, self.start_noise)
         return GrpoLearner(self, setup, "Flow-GRPO", ChainActing(chain.flow_sde(self.scale), self.start_noise))
 
 

@@ -22,6 +22,7 @@ from robotrl.engine.engine import Context, EngineMode, LossModule, LossOut, Para
 from robotrl.errors import CapabilityError, ConfigError, check_decay, check_number
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.fn.schedule import line
+from robotrl.learners.denoising_sampling import warn_of_start_noise
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
@@ -274,6 +275,7 @@ class ChainLearner(Learner):
         check_decay("algo.ema", cfg.ema)
         for name, high in (("lr_end", 1.0), ("start_noise", 1.0), ("muon", 1e3)):
             check_number(f"algo.{name}", getattr(cfg, name), 0.0, high)
+        warn_of_start_noise(policy, cfg.start_noise)
         self.cfg = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)

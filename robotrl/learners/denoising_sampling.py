@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from robotrl.fn import chain
 from robotrl.fn.random.noise import randn
-from robotrl.spec import Chain, HasChain
+from robotrl.spec import Chain, HasChain, HasDeployNoise
 
 
 class SampledChain(NamedTuple):
@@ -20,6 +21,22 @@ class SampledChain(NamedTuple):
     """(n, D) the policy's contexts."""
     chain: Chain
     """Chain of the steps sampled with noise, with log-densities of the executed actions."""
+
+
+def warn_of_start_noise(policy: object, start_noise: float) -> None:
+    """Warn if chains learn from other initial noise than the policy is deployed with.
+
+    Args:
+        policy: the policy that is fine-tuned.
+        start_noise: standard deviation of the initial noise in training.
+    """
+    if isinstance(policy, HasDeployNoise) and policy.deploy_noise != start_noise:
+        warnings.warn(
+            f"chains learn from initial noise of standard deviation {start_noise:g} (algo.start_noise), and the policy"
+            f" is deployed with {policy.deploy_noise:g} (policy.deploy_noise): what it learns may not show when it is"
+            " deployed; give both the same value",
+            stacklevel=3,
+        )
 
 
 @torch.no_grad()

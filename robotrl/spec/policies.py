@@ -168,6 +168,14 @@ class HasSampler(Protocol):
 
 
 @runtime_checkable
+class HasDeployNoise(Protocol):
+    """A generative policy whose chains begin, when it is deployed, at noise of a standard deviation of its own."""
+
+    deploy_noise: float
+    """Standard deviation of the initial noise; 1 as trained by cloning, 0 for none."""
+
+
+@runtime_checkable
 class HasDecode(Protocol):
     """Deterministic map from noise to an action chunk."""
 

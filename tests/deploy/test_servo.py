@@ -25,6 +25,7 @@ from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.inference.request import committed_inputs, packed, unpacked
+from robotrl.deploy.robots.cameras import Frame
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import most_lateness, room, tick_of_record, tick_to_record
@@ -139,14 +140,15 @@ def test_a_tick_survives_its_record(complete: bool, acts: bool) -> None:
         reason=4096,
         asked=3,
         committed=2,
+        frames=(Frame(2**40 + 1, 2**60 + 7, 9, 2**32 - 1),),
     )
     numbers, values = tick_to_record(9, tick, [0.5, 1.5])
-    assert len(values) <= room(3, 2, 4) and most_lateness(4) >= 2
+    assert len(values) <= room(3, 2, 1, 4) and most_lateness(4) >= 2
     memory = memoryview(bytearray(slot_count(80) * slot_bytes(80)))
     RecordRing(memory, 0, 80).write(numbers, values)
     record = RecordRing(memory, 0, 80).read()
     assert record is not None
-    episode, found, lateness = tick_of_record(record, 3, 2)
+    episode, found, lateness = tick_of_record(record, 3, 2, 1)
     assert episode == 9 and lateness.tolist() == [0.5, 1.5]
     for name, value in tick._asdict().items():
         if isinstance(value, np.ndarray):
@@ -170,8 +172,9 @@ def test_a_request_holds_the_inputs_and_committed_actions(tmp_path: Path) -> Non
     many = committed_inputs(manifest, np.ones((steps + 3, width), np.float32))
     assert many[names["prefix_mask"].name].tolist() == [1.0] * steps
     for given in (None, prefix):
-        values = packed(obs, manifest, given)
-        found = unpacked(values, manifest, given is not None)
+        values = packed(obs, manifest, given, [])
+        found, numbers = unpacked(values, manifest, given is not None)
+        assert numbers == []
         wanted = obs if given is None else {**obs, **given}
         assert found.keys() == wanted.keys()
         assert all(np.array_equal(found[key], wanted[key]) for key in wanted)

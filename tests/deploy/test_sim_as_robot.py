@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from robotrl.cli.main import main
+from robotrl.deploy.control.log import read_log
+from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.robots.sim_as_robot import SimAsRobot, robot_of_sim
 from robotrl.deploy.robots.sim_robot import factory
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.registry import ROBOT_SIMS, make_sim
+from robotrl.registry import ROBOT_SIMS
+from tests.kits.deploy_kit import wait_for_observations
 from tests.kits.walk_sim import BareWalk, Walk
 
 TINY = "--sim.num-envs 4 --algo.env-steps 64 --algo.num-steps 8 --algo.minibatch 16 --algo.engine eager"
@@ -74,9 +77,31 @@ def test_what_a_sim_lacks_is_named() -> None:
         SimAsRobot(Timeless(1), "timeless")
     with pytest.raises(ConfigError, match="num_envs is 2: expected 1"):
         SimAsRobot(Walk(2), "walk")
-    pictures = make_sim("mujoco/tabletop", 1, 0, image="flat_near", image_size=32)
-    with pytest.raises(ConfigError, match="sim 'tabletop' is observed by pictures"):
-        SimAsRobot(pictures, "tabletop")
+
+
+def test_options_of_a_sim_as_a_robot() -> None:
+    robot = factory("mujoco/tabletop,image=flat_near,image_size=32")(0)
+    assert robot.observation_spec["image_flat_near"].shape == (32, 32, 3)
+    first = robot.reset(robot.state_ids("test")[0])
+    assert first["image_flat_near"].dtype == np.uint8 and first["image_flat_near"].std() > 1.0
+    with pytest.raises(ConfigError, match="option 'imag' of sim 'mujoco/tabletop' is unknown: did you mean 'image'"):
+        factory("mujoco/tabletop,imag=flat_near")(0)
+
+
+def test_a_policy_that_sees_controls_the_tabletop(tmp_path: Path) -> None:
+    """Cameras all the way: trained on images, exported, and run on the robot's frames; replayed exactly."""
+    sim = ["--sim", "mujoco/tabletop", "--sim.image", "flat_near", "--sim.image-size", "32"]
+    assert main(["train", *sim, "--algo", "ppo", "--run-dir", str(tmp_path / "run"), *TINY.split()]) == 0
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "bundle")]) == 0
+    wait_for_observations(tmp_path / "bundle")
+    log = tmp_path / "log.jsonl"
+    robot = "sim:mujoco/tabletop,image=flat_near,image_size=32"
+    report = run_control(tmp_path / "bundle", robot, episodes=1, limit_s=1.0, log=log)
+    assert report.ticks > 5
+    ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
+    assert len({r["frames"]["image_flat_near"]["checksum"] for r in ticks}) > 3, "frames follow the arm"
+    again = replay(log, tmp_path / "bundle")
+    assert again.policy_max_abs == again.sent_max_abs == 0.0
 
 
 def test_names_are_those_of_all_sims_and_robots_of_their_own_stay_without_torch() -> None:

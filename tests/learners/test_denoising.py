@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from robotrl.engine.muon import RMS
 from robotrl.errors import ConfigError
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
-from robotrl.run.policy_checkpoint import load_policy
+from robotrl.run.policy_checkpoint import changed, load_policy
 from robotrl.spec import Spec
 from tests.algos.test_ppo import Watched
 from tests.kits.learner_kit import ACTION, DIFFUSION, FLOW, SHORTCUT, SMALL, SPECS, TRANSFORMS, flow, same, setup
@@ -103,6 +104,19 @@ def test_chains_begin_from_as_much_noise_as_asked(method):
         assert torch.allclose(part, 0.25 * whole)
     assert learner.iterate()["ratio_error"] <= TOLERANCE[torch.float32]
     assert not begun(0.0)[1].any() or method == "dppo-last-steps"
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_other_noise_in_training_than_when_deployed_is_told(method):
+    """A planner fine-tuned without initial noise and deployed with it drove worse than its clone."""
+    with pytest.warns(
+        UserWarning, match=r"deviation 0\.25 \(algo\.start_noise\), and the policy is deployed with 1 \("
+    ):
+        replace(METHODS[method], start_noise=0.25).build(setup(flow()))
+    policy = changed(flow(), {"deploy_noise": 0.25})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replace(METHODS[method], start_noise=0.25).build(setup(policy))
 
 
 @pytest.mark.parametrize("method", list(METHODS))
