@@ -19,7 +19,7 @@ from benchmarks.kit.markdown import table_head, table_row
 
 DESCRIPTION = "faulty inputs by the thousand: what was refused, corrected, warned of or contained, and what was silent"
 PEERS: dict[str, str] = {}
-AREAS = ("eval", "data", "run", "files", "flags", "gym", "categorical", "deploy", "serve", "replay", "view")
+AREAS = ("eval", "data", "run", "files", "flags", "gym", "categorical", "deploy", "servo", "serve", "replay", "view")
 """Modules of this package with kinds, in the order of the table."""
 RESULT = "faults.json"
 QUICK_INPUTS = 3
