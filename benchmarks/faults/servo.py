@@ -105,8 +105,9 @@ def _unsafe(limits: SafetyLimits, last: np.ndarray, mode: Mode, sent: np.ndarray
     if given.observed & BAD and mode == Mode.ACTIVE:
         return "active on a bad tick"
     if mode == Mode.ACTIVE and limits.max_step is not None:
-        # the sum of two float32 numbers is rounded once
-        most = limits.max_step + np.spacing(np.maximum(np.abs(last), np.abs(sent)))
+        # the sum of two float32 numbers is rounded once, by half a spacing at most; the comparison is in float64
+        spacing = np.spacing(np.maximum(np.abs(last), np.abs(sent))).astype(np.float64)
+        most = limits.max_step.astype(np.float64) + 0.5 * spacing
         if (np.abs(sent.astype(np.float64) - last) > most).any():
             return "a step beyond its limit"
     return ""
