@@ -235,11 +235,13 @@ class ServoLoop:
     def _reset_robot(self) -> Message:
         limits = self.wiring.limits
         neutral = limits.neutral[self.wiring.action] if limits.hold == "neutral" else np.zeros(0, np.float32)
-        self.robot.commands.write(
-            message(RobotCommand.RESET, tick=0, episode=self._serial, state_id=self._state_id, values=neutral)
-        )
-        deadline = time.monotonic() + RESET_TIMEOUT_S
+        reset = message(RobotCommand.RESET, tick=0, episode=self._serial, state_id=self._state_id, values=neutral)
+        beat, deadline = 0, time.monotonic() + RESET_TIMEOUT_S
         while time.monotonic() < deadline:
+            if now_ns() - beat > _HEARTBEAT_NS:
+                # again and again, so that a robot whose reset takes long sees afterwards that the servo lives
+                beat = now_ns()
+                self.robot.commands.write(reset._replace(stamp_ns=beat))
             first = self.robot.observations.read()
             if first is not None and first.episode == self._serial:
                 return first

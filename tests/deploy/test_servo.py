@@ -26,6 +26,7 @@ from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.inference.request import committed_inputs, packed, unpacked
 from robotrl.deploy.robots.cameras import Frame
+from robotrl.deploy.robots.driver import CONTROLLER_TIMEOUT_S
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import most_lateness, room, tick_of_record, tick_to_record
@@ -399,3 +400,13 @@ def test_the_limits_of_a_site_hold_and_replay(bundle: Path, tmp_path: Path) -> N
     place.write_text('{"schema_version": 1, "action": {"pusch": {"low": -0.5}}}')
     with pytest.raises(ConfigError, match="did you mean 'push'"):
         run_control(bundle, CART, episodes=1, limits=place)
+
+
+@undisturbed
+def test_a_reset_may_take_longer_than_a_command_may_be_late(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CART_MARK", str(tmp_path / "moving"))
+    monkeypatch.setenv("CART_RESET_S", str(CONTROLLER_TIMEOUT_S + 2))
+    report = run_control(bundle, ENDLESS, episodes=1, limit_s=0.5)
+    assert report.ticks > 10 and report.safety.damped == 0

@@ -109,6 +109,10 @@ def _deploy(args: Args) -> int:
     print(f"success {report.successes} of {len(report.episodes)} {rates}, {report.ticks} control ticks")
     print(f"servo lateness p50 {late.p50:.0f}, p99 {late.p99:.0f}, p99.9 {late.p999:.0f}, max {late.max:.0f} us")
     print(f"deadlines missed {report.deadline_misses}, inference p50 {report.inference_us.p50:.0f} us")
+    safety = report.safety
+    found = [f"{name.replace('_', ' ')} {count}" for name, count in safety.reasons.items() if count]
+    reasons = f"; {', '.join(found)}" if found else ""
+    print(f"safety: {safety.held} of {safety.ticks} ticks held, {safety.damped} damped{reasons}")
     print(f"scheduling: {report.scheduling}")
     if args.dry_run:
         print("dry run: the robot was held, no command was sent")
