@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,11 +20,13 @@ from robotrl.deploy.control.log import Tick
 from robotrl.deploy.control.realtime import sleep_until
 from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
-from robotrl.deploy.inference.request import committed_inputs, packed
 from robotrl.deploy.robots.cameras import Frame
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, message, now_ns
+from robotrl.deploy.servo.asking import Answered, Asker, ChunkRequest
+from robotrl.deploy.servo.commands import Commander
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
+from robotrl.deploy.servo.observing import Observer, OpenTick
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import event, most_lateness, tick_to_record
 from robotrl.deploy.servo.settings import ServoCfg
@@ -41,43 +42,7 @@ _HEARTBEAT_NS = 100_000_000
 _LOOK_NS = 200_000
 """Interval at which an answer is looked for while a tick waits for it."""
 _NO_FRAME = Frame(0, 0, 0, 0)
-_SETTLE_S = 0.1
-"""Time for the robot to receive the last command."""
-
-
-@dataclass
-class _Request:
-    """A request under way."""
-
-    serial: int
-    decision: int
-    tick: int
-    """Control tick of its observation."""
-    stamp_ns: int
-    asked_ns: int
-    lead: int
-    executed: int = 0
-    """Actions executed since."""
-    abandoned: bool = False
-    """Its chunk will not be used."""
-
-
-@dataclass
-class _OpenTick:
-    """A control tick whose command is not decided yet."""
-
-    tick: int
-    woke: int
-    lateness_ns: int
-    age_ns: int
-    read_ns: int
-    stamp_ns: int
-    observation: np.ndarray
-    frames: tuple[Frame, ...]
-    complete: bool
-    """It has the robot's numbers, and a frame of this episode from each camera."""
-    asked: int = -1
-    committed: int = 0
+_NO_ACTIONS = np.zeros((0, 0), np.float32)
 
 
 class RunEnded(Exception):
@@ -115,10 +80,9 @@ class ServoLoop:
         self.manifest = manifest
         self.wiring = wiring
         self.robot = robot
-        cameras = robot.cameras(info.observation_spec)
-        self.cameras = {key: cameras[key] for key in wiring.cameras}
-        self.inference = inference
         self.link = link
+        self.observer = Observer(robot, info, wiring)
+        self.commander = Commander(robot, wiring, cfg.steps, timing.interpolation == "linear", cfg.dry_run)
         # the sensors of a robot that is held stand still
         self.chain = SafetyChain(wiring.limits._replace(max_still_s={}) if cfg.dry_run else wiring.limits)
         self.period_s = timing.control_period_s
@@ -126,34 +90,22 @@ class ServoLoop:
         self.steps = cfg.steps
         self.max_age_ns = round(wiring.limits.max_observation_age_s * 1e9)
         self.max_ticks = max(1, round(cfg.limit_s * 1e9 / self.period_ns))
-        self.linear = timing.interpolation == "linear" and cfg.steps > 1
         self.most_lead = timing.chunk_length - 1
         if timing.rtc_mode == "trained":
             self.most_lead = min(self.most_lead, timing.rtc_max_delay_steps)
         self._exact = {port.name: port.spec for port in manifest.observations if port.words}
         """Specs of instructions, which hold numbers of words."""
         self.latency = Latency(cfg.inference_s)
+        self.asker = Asker(manifest, inference, cfg.doorbell, self.latency)
         self.plan = ChunkPlan(timing.chunk_length, timing.execute)
         self.misses = 0
         """Control periods in which no command was decided."""
-        self.last: Message | None = None
         self._orders_done = 0
         self._in_episode = False
         self._serial, self._state_id, self._start, self._tick = 0, -1, 0, -1
-        self._request: _Request | None = None
-        self._requests, self._decision = 0, -1
         self._next: tuple[Chunk, int] | None = None
         """A chunk that has arrived ahead of its time, and the control tick at which it takes over."""
-        self._open: _OpenTick | None = None
-        self._refused = ""
-        """Reason of the last failed inference."""
-        self._answer_ns = 0
-        """Round trip of the answer that arrived since the last tick."""
-        self._sent = 0
-        """Number of the last command."""
-        self._command = (Mode.HOLD, NONE, wiring.limits.neutral)
-        self._from = wiring.limits.neutral
-        """The action before the last one, from which the servo interpolates."""
+        self._open: OpenTick | None = None
         self._lateness_us: list[float] = []
         self._fault = ""
 
@@ -166,8 +118,7 @@ class ServoLoop:
                 if order is None:
                     if self._serial and now_ns() - beat > _HEARTBEAT_NS:
                         beat = now_ns()
-                        limits = self.wiring.limits
-                        self._send(Mode.HOLD, NONE, self._command[2] if limits.hold == "last" else limits.neutral)
+                        self.commander.hold()
                     time.sleep(_IDLE_S)
                 elif order.kind == Order.EPISODE:
                     self._in_episode = True
@@ -188,8 +139,7 @@ class ServoLoop:
         """
         if os.getppid() != self.link.supervisor_pid:
             if self._serial:
-                self._send(Mode.DAMP, Reason.STOPPED, self.wiring.limits.neutral)
-                self._settle()
+                self.commander.damp()
             raise RunEnded(None)
         order = self.link.orders.read()
         if order is None:
@@ -208,8 +158,7 @@ class ServoLoop:
         """
         limit_s = SUPERVISOR_TIMEOUT_S if self._in_episode else IDLE_TIMEOUT_S
         if silent_ns > limit_s * 1e9:
-            self._send(Mode.DAMP, Reason.STOPPED, self.wiring.limits.neutral)
-            self._settle()
+            self.commander.damp()
             self._fault = f"robot {self.cfg.robot!r}: the supervisor was silent for {limit_s:g} s; damped"
             raise RunEnded(RecordKind.FAULT)
 
@@ -223,16 +172,21 @@ class ServoLoop:
         """
         self.chain.reset()
         self._outdate()
-        self._open, self._answer_ns, self._tick = None, 0, -1
+        self._open, self._tick = None, -1
+        self.asker.take_round_trip()
         self._serial, self._state_id = order.episode, order.state_id
-        self._from = self.wiring.limits.neutral
-        self._command = (Mode.HOLD, NONE, self.chain.state.last)
-        self.last = self._reset_robot()
+        self.commander.begin(order.episode, order.state_id)
+        self._reset_robot()
         self._start = now_ns() + _FIRST_DEADLINE_NS
         success = self._steps()
         self._report(RecordKind.END, success)
 
-    def _reset_robot(self) -> Message:
+    def _reset_robot(self) -> None:
+        """Have the robot reset, and wait for its first observation.
+
+        Raises:
+            RunEnded: it takes too long, or the supervisor ended the run.
+        """
         limits = self.wiring.limits
         neutral = limits.neutral[self.wiring.action] if limits.hold == "neutral" else np.zeros(0, np.float32)
         reset = message(RobotCommand.RESET, tick=0, episode=self._serial, state_id=self._state_id, values=neutral)
@@ -242,9 +196,8 @@ class ServoLoop:
                 # again and again, so that a robot whose reset takes long sees afterwards that the servo lives
                 beat = now_ns()
                 self.robot.commands.write(reset._replace(stamp_ns=beat))
-            first = self.robot.observations.read()
-            if first is not None and first.episode == self._serial:
-                return first
+            if self.observer.update(self._serial):
+                return
             if self._order() is not None:
                 raise RunEnded(RecordKind.STOPPED)
             time.sleep(_IDLE_S)
@@ -265,10 +218,11 @@ class ServoLoop:
                 self.misses += tick - self._tick - 1
             if tick > self._tick:
                 if self._ended(tick):
-                    return self.last is not None and bool(self.last.mode)
+                    return self.observer.done
                 self._control(tick, woke)
             else:
-                self._repeat(step)
+                self._look()
+                self.commander.repeat(step)
             step += 1
 
     def _deadline(self, step: int) -> int:
@@ -276,12 +230,10 @@ class ServoLoop:
 
     def _ended(self, tick: int) -> bool:
         """Read the latest observation, and orders; True if the episode is over."""
-        latest = self.robot.observations.read()
-        if latest is not None and latest.episode == self._serial:
-            self.last = latest
+        self.observer.update(self._serial)
         if self._order() is not None:
             self._stop(tick)
-        return (self.last is not None and bool(self.last.mode)) or tick >= self.max_ticks
+        return self.observer.done or tick >= self.max_ticks
 
     def _stop(self, tick: int) -> None:
         """Damp the robot as ordered.
@@ -290,11 +242,10 @@ class ServoLoop:
             RunEnded: always.
         """
         self._outdate()
-        now = now_ns()
-        opened = self._observed(tick, now)
-        self._answer_ns, self._request = 0, None
+        opened = self.observer.open_tick(tick, now_ns(), self._serial)
+        self.asker.forget()
         self._finish(opened, Reason.STOPPED, None)
-        self._settle()
+        self.commander.settle()
         raise RunEnded(RecordKind.STOPPED)
 
     # control ticks
@@ -313,18 +264,16 @@ class ServoLoop:
             self.misses += tick - waiting.tick
         self._look()
         self._tick = tick
-        opened = self._observed(tick, woke)
+        opened = self.observer.open_tick(tick, woke, self._serial)
         if not opened.complete:
             whole = len(opened.observation) == self.wiring.observation_size
             self._finish(opened, Reason.OBS_STALE if whole else Reason.OBS_NOT_FINITE, None)
             return
-        obs = self._numbers(opened)
+        obs = self.observer.numbers(opened)
         now = opened.stamp_ns + opened.age_ns
-        pictures = zip(self.cameras, opened.frames, strict=True)
-        seen = {**obs, **{key: np.float64([frame.checksum]) for key, frame in pictures}}
-        observed = self.chain.check(seen, opened.age_ns * 1e-9, (now - self._start) * 1e-9)
+        observed = self.chain.check(self.observer.watched(opened), opened.age_ns * 1e-9, (now - self._start) * 1e-9)
         if observed == NONE and (wrong := self._misfit(obs)):
-            self._refused = wrong
+            self.asker.refused = wrong
             observed = Reason.OBS_IMPLAUSIBLE
         if observed != NONE:
             self._finish(opened, observed, None)
@@ -333,7 +282,7 @@ class ServoLoop:
             self.plan.start(self._next[0])
             self._next = None
         lead = lead_ticks(self.latency.p95_ns, self.period_ns, self.most_lead)
-        if self._request is None and self._next is None and self.plan.wants(tick, lead):
+        if self.asker.request is None and self._next is None and self.plan.wants(tick, lead):
             self._ask(opened, obs, lead)
         action = self._planned(tick) if opened.asked < 0 or lead else None
         if action is None and self._next is not None:
@@ -342,11 +291,11 @@ class ServoLoop:
             action = self._planned(tick)
         if action is not None:
             self._finish(opened, NONE, action)
-        elif self._request is None:
+        elif self.asker.request is None:
             # its action is too late: infer again
             self._ask(opened, obs, 0)
             self._open = opened
-        elif self._too_old(self._request.stamp_ns):
+        elif self._too_old(self.asker.request.stamp_ns):
             self._finish(opened, Reason.ACTION_LATE, None)
         else:
             self._open = opened
@@ -357,26 +306,6 @@ class ServoLoop:
             if wrong := misfit(name, obs[name], spec, by_value=True):
                 return wrong
         return ""
-
-    def _observed(self, tick: int, woke: int) -> _OpenTick:
-        """The tick with the latest observation, which is empty if it has another length than the robot's."""
-        latest = self.last
-        flat = latest.values if latest is not None else np.zeros(0, np.float32)
-        stamp = latest.stamp_ns if latest is not None else woke
-        if len(flat) != self.wiring.observation_size:
-            flat = np.zeros(0, np.float32)
-        found = [camera.newest() for camera in self.cameras.values()]
-        frames = tuple(frame for frame in found if frame is not None and frame.episode == self._serial)
-        # the oldest of what the policy sees counts
-        stamp = min(stamp, *(frame.stamp_ns for frame in frames)) if frames else stamp
-        now = now_ns()
-        lateness = woke - (self._start + tick * self.period_ns)
-        complete = len(flat) == self.wiring.observation_size and len(frames) == len(found)
-        return _OpenTick(tick, woke, lateness, now - stamp, now - woke, stamp, flat, frames, complete)
-
-    def _numbers(self, opened: _OpenTick) -> dict[str, np.ndarray]:
-        """The bundle's observations of numbers."""
-        return {key: opened.observation[order] for key, order in self.wiring.observations.items()}
 
     def _planned(self, tick: int) -> np.ndarray | None:
         """The chunk's action for a tick; None if there is none, or it is too late."""
@@ -392,7 +321,7 @@ class ServoLoop:
     def _too_old(self, stamp_ns: int) -> bool:
         return now_ns() - stamp_ns > self.max_age_ns
 
-    def _finish(self, opened: _OpenTick, observed: Reason, action: np.ndarray | None) -> None:
+    def _finish(self, opened: OpenTick, observed: Reason, action: np.ndarray | None) -> None:
         """Decide, send and record a control tick.
 
         Raises:
@@ -404,17 +333,16 @@ class ServoLoop:
         if action is not None and chunk is not None:
             index = self.plan.index(opened.tick)
             cursor = 0 if index is None else index + 1
-            if self._request is not None:
-                self._request.executed += 1
-        self._from = self._command[2]
-        self._send(verdict.mode, verdict.reason, verdict.action)
-        waited_ns = self._answer_ns
-        if observed & (Reason.ACTION_LATE | Reason.INFERENCE_FAILED) and self._request is not None:
-            waited_ns = now_ns() - self._request.asked_ns
+            if self.asker.request is not None:
+                self.asker.request.executed += 1
+        self.commander.send(verdict.mode, verdict.reason, verdict.action)
+        waited_ns = self.asker.take_round_trip()
+        if observed & (Reason.ACTION_LATE | Reason.INFERENCE_FAILED) and self.asker.request is not None:
+            waited_ns = now_ns() - self.asker.request.asked_ns
         tick = Tick(
             tick=opened.tick,
             deadline_ns=opened.tick * self.period_ns,
-            lateness_ns=opened.lateness_ns,
+            lateness_ns=opened.woke - (self._start + opened.tick * self.period_ns),
             age_ns=opened.age_ns,
             read_ns=opened.read_ns,
             busy_ns=now_ns() - opened.woke,
@@ -428,93 +356,60 @@ class ServoLoop:
             reason=int(verdict.reason),
             asked=opened.asked,
             committed=opened.committed,
-            frames=opened.frames if opened.complete else tuple(_NO_FRAME for _ in self.cameras),
+            frames=opened.frames if opened.complete else (_NO_FRAME,) * self.observer.cameras,
         )
-        self._answer_ns = 0
         self.link.records.write(*tick_to_record(self._serial, tick, self._lateness_us))
         self._lateness_us = []
         if verdict.mode == Mode.ACTIVE:
             return
-        hung = self._request if observed & Reason.ACTION_LATE else None
+        hung = self.asker.request if observed & Reason.ACTION_LATE else None
         self._outdate()
         if verdict.mode == Mode.DAMP and not observed & Reason.STOPPED:
-            self._settle()
+            self.commander.settle()
             self._fault = self._why(tick, hung)
             raise RunEnded(RecordKind.FAULT)
 
-    def _why(self, tick: Tick, hung: _Request | None) -> str:
+    def _why(self, tick: Tick, hung: ChunkRequest | None) -> str:
         if hung is not None:
             why = f"an inference has not ended after {(now_ns() - hung.asked_ns) * 1e-9:.3f} s"
         else:
-            why = why_bad(tick, self.manifest, self.wiring, self.chain, self._refused)
+            why = why_bad(tick, self.manifest, self.wiring, self.chain, self.asker.refused)
         where = f"in episode {self._serial} (start {self._state_id}) at tick {tick.tick}"
         return f"robot {self.cfg.robot!r} {where}: {why}; held, then damped"
 
     # inference
 
-    def _ask(self, opened: _OpenTick, obs: dict[str, np.ndarray], lead: int) -> None:
-        """Write a request for the observation of a tick."""
-        self._requests += 1
-        self._decision += 1
-        actions = self.plan.committed(opened.tick, lead) if self.manifest.prefix and lead else None
-        prefix = None
-        if actions is not None and len(actions):
-            prefix = committed_inputs(self.manifest, actions)
-            opened.committed = len(actions)
-        opened.asked = self._decision
-        self._refused = ""
-        now = now_ns()
+    def _ask(self, opened: OpenTick, obs: dict[str, np.ndarray], lead: int) -> None:
+        """Ask for the chunk of a tick's observation."""
+        committed = self.plan.committed(opened.tick, lead) if self.manifest.prefix and lead else _NO_ACTIONS
         due = self._start + self.plan.due(opened.tick, lead) * self.period_ns if self.cfg.wake_early else 0
-        self._request = _Request(self._requests, self._decision, opened.tick, opened.stamp_ns, now, lead)
-        self.inference.requests.write(
-            Message(
-                stamp_ns=opened.stamp_ns,
-                tick=self._requests,
-                episode=self._serial,
-                state_id=self._decision,
-                kind=0,
-                mode=int(prefix is not None),
-                reason=0,
-                echo=0,
-                lost_ns=due,
-                values=packed(obs, self.manifest, prefix, [frame.number for frame in opened.frames]),
-            )
-        )
-        try:
-            os.write(self.cfg.doorbell, b"\0")
-        except (BlockingIOError, BrokenPipeError):
-            # it is frozen or dead: no answer will come, and the robot is held
-            return
+        self.asker.ask(opened, obs, committed, lead, self._serial, due)
 
     def _look(self) -> None:
         """Take the answer to the request, if it is there."""
-        request = self._request
-        if request is None:
+        found = self.asker.answered()
+        if found is None:
             return
-        answer = self.inference.answers.read()
-        if answer is None or answer.tick != request.serial:
-            return
-        self._request = None
-        self._answer_ns = now_ns() - request.asked_ns
-        self.latency.add(self._answer_ns)
         waiting = self._open
-        if request.abandoned:
+        if found.request.abandoned:
             if waiting is not None:
-                self._ask(waiting, self._numbers(waiting), 0)
+                self._ask(waiting, self.observer.numbers(waiting), 0)
             return
-        if answer.kind == AnswerKind.CHUNK:
-            self._take(answer, request)
+        if found.answer.kind == AnswerKind.CHUNK:
+            self._take(found)
             return
-        self._refused = self.inference.failure
+        self.asker.note_failure()
         if waiting is not None:
-            late = self._too_old(request.stamp_ns)
+            late = self._too_old(found.request.stamp_ns)
             failed = Reason.ACTION_LATE if late else Reason.INFERENCE_FAILED
-            self._finish(waiting, Reason.OBS_IMPLAUSIBLE if answer.kind == AnswerKind.REFUSED else failed, None)
+            refused = found.answer.kind == AnswerKind.REFUSED
+            self._finish(waiting, Reason.OBS_IMPLAUSIBLE if refused else failed, None)
 
-    def _take(self, answer: Message, request: _Request) -> None:
+    def _take(self, found: Answered) -> None:
         """Place a chunk in time."""
+        request = found.request
         length, now_tick = self.plan.length, max(0, (now_ns() - self._start) // self.period_ns)
-        actions = answer.values.reshape(length, -1)
+        actions = found.answer.values.reshape(length, -1)
         chunk = Chunk(actions, request.decision, request.stamp_ns, request.tick)
         waiting = self._open
         if waiting is None:
@@ -538,10 +433,9 @@ class ServoLoop:
         """Give up chunk and request: they are of a time before a bad tick."""
         self.plan.drop()
         self._next = None
-        if self._request is not None:
-            self._request.abandoned = True
+        self.asker.abandon()
 
-    # commands
+    # time
 
     def _wait(self, deadline: int) -> None:
         """Sleep until a deadline, and look for an answer meanwhile if a tick waits for it."""
@@ -553,50 +447,6 @@ class ServoLoop:
             self._look()
         sleep_until(deadline)
 
-    def _repeat(self, step: int) -> None:
-        """Repeat the last command between control ticks, or interpolate; an answer is taken if it is there."""
-        self._look()
-        mode, reason, action = self._command
-        if self.linear and mode == Mode.ACTIVE:
-            self._sent += 1
-            action = self._between(step % self.steps + 1)
-        self._write(mode, reason, action)
-
-    def _between(self, part: int) -> np.ndarray:
-        """Action between the last one and the one before it, `part` of `steps` servo ticks on."""
-        after = self._command[2]
-        return self._from + np.float32(part / self.steps) * (after - self._from)
-
-    def _send(self, mode: Mode, reason: Reason, action: np.ndarray) -> None:
-        """Send a new command, or the first part of the way to it."""
-        self._command = (mode, reason, action)
-        self._sent += 1
-        self._write(mode, reason, self._between(1) if self.linear and mode == Mode.ACTIVE else action)
-
-    def _write(self, mode: Mode, reason: Reason, action: np.ndarray) -> None:
-        if self.cfg.dry_run:
-            mode, action = Mode.HOLD, self.wiring.limits.neutral
-        self.robot.commands.write(
-            message(
-                RobotCommand.ACT,
-                tick=self._sent,
-                episode=self._serial,
-                state_id=self._state_id,
-                mode=int(mode),
-                reason=int(reason),
-                values=action[self.wiring.action],
-            )
-        )
-
-    def _settle(self) -> None:
-        """Wait until the robot has received the last command, with a time limit."""
-        deadline = time.monotonic() + _SETTLE_S
-        while time.monotonic() < deadline:
-            latest = self.robot.observations.read()
-            if latest is not None and latest.echo == self._sent:
-                return
-            time.sleep(1e-3)
-
     # the supervisor
 
     def _note_lateness(self, lateness_us: float) -> None:
@@ -605,7 +455,7 @@ class ServoLoop:
 
     def _report(self, kind: RecordKind, success: bool = False) -> None:
         counters = self.chain.counters
-        last = self.last
+        last = self.observer.last
         self.link.summarize(
             {
                 "misses": self.misses,
@@ -616,7 +466,7 @@ class ServoLoop:
                 "reasons": counters.reasons,
                 "made_up": 0 if last is None else last.reason,
                 "lost_ns": 0 if last is None else last.lost_ns,
-                "torn": self.robot.observations.torn,
+                "torn": self.observer.torn,
                 "fault": self._fault,
             }
         )

@@ -1,0 +1,109 @@
+"""Commands of the servo to the robot: new ones at control ticks, repeated or interpolated between them."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from robotrl.deploy.bundle.match import Wiring
+from robotrl.deploy.control.safety import NONE, Mode, Reason
+from robotrl.deploy.robots.link import Link, RobotCommand, message
+
+_SETTLE_S = 0.1
+"""Time for the robot to receive the last command."""
+
+
+class Commander:
+    """The only writer of the robot's commands while the servo runs.
+
+    Args:
+        robot: the robot's link.
+        wiring: index maps and limits of bundle and robot.
+        steps: servo ticks in a control period.
+        linear: interpolate between two actions; else the last one is repeated.
+        dry_run: tell the robot to hold, whatever is sent.
+    """
+
+    def __init__(self, robot: Link, wiring: Wiring, steps: int, linear: bool, dry_run: bool) -> None:
+        self._robot = robot
+        self._wiring = wiring
+        self._steps = steps
+        self._linear = linear and steps > 1
+        self._dry_run = dry_run
+        self._episode, self._state_id = 0, -1
+        self._sent = 0
+        """Number of the last command."""
+        self._mode, self._reason = Mode.HOLD, NONE
+        self._action = self._before = wiring.limits.neutral
+
+    def begin(self, episode: int, state_id: int) -> None:
+        """Begin an episode, from the neutral action."""
+        self._episode, self._state_id = episode, state_id
+        self._mode, self._reason = Mode.HOLD, NONE
+        self._action = self._before = self._wiring.limits.neutral
+
+    def send(self, mode: Mode, reason: Reason, action: np.ndarray) -> None:
+        """Send the command of a control tick, or the first part of the way to it.
+
+        Args:
+            mode: the safety chain's mode.
+            reason: its reasons.
+            action: (A,) in the bundle's order.
+        """
+        self._before = self._action
+        self._mode, self._reason, self._action = mode, reason, action
+        self._sent += 1
+        self._write(mode, self._on_the_way(0))
+
+    def repeat(self, step: int) -> None:
+        """Send the command of a servo tick between control ticks; `step` counts servo ticks.
+
+        A repeated command keeps its number, so that the robot executes it once.
+        """
+        self._sent += self._interpolates
+        self._write(self._mode, self._on_the_way(step % self._steps))
+
+    def hold(self) -> None:
+        """Hold the robot between two episodes."""
+        limits = self._wiring.limits
+        self.send(Mode.HOLD, NONE, self._action if limits.hold == "last" else limits.neutral)
+
+    def damp(self) -> None:
+        """Damp the robot for good, and wait until it has been told."""
+        self.send(Mode.DAMP, Reason.STOPPED, self._wiring.limits.neutral)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the robot has received the last command, with a time limit."""
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline:
+            latest = self._robot.observations.read()
+            if latest is not None and latest.echo == self._sent:
+                return
+            time.sleep(1e-3)
+
+    @property
+    def _interpolates(self) -> bool:
+        return self._linear and self._mode == Mode.ACTIVE
+
+    def _on_the_way(self, part: int) -> np.ndarray:
+        """Action of servo tick `part` of a control period: the last one, or on the way to it from the one before."""
+        if not self._interpolates:
+            return self._action
+        return self._before + np.float32((part + 1) / self._steps) * (self._action - self._before)
+
+    def _write(self, mode: Mode, action: np.ndarray) -> None:
+        if self._dry_run:
+            mode, action = Mode.HOLD, self._wiring.limits.neutral
+        self._robot.commands.write(
+            message(
+                RobotCommand.ACT,
+                tick=self._sent,
+                episode=self._episode,
+                state_id=self._state_id,
+                mode=int(mode),
+                reason=int(self._reason),
+                values=action[self._wiring.action],
+            )
+        )
