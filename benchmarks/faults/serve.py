@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.faults.deploy import sound
 from benchmarks.faults.kind import LOGGER, Kind, Outcome
-from benchmarks.faults.messages import Messages
+from benchmarks.kit.messages import Messages
 from robotrl.deploy.remote.client import RemotePolicy
 from robotrl.deploy.remote.protocol import InferRequest, wire_dtype
 

@@ -319,7 +319,7 @@ def test_a_failed_inference_says_no_more_than_that(tmp_path: Path) -> None:
 
 
 def fuzz(server: Served, count: int, seed: int) -> None:
-    from benchmarks.faults.messages import Messages
+    from benchmarks.kit.messages import Messages
 
     messages = Messages(server.url, TOKEN, infer(1))
     rng = np.random.default_rng(seed)
