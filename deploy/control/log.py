@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from robotrl.deploy.bundle import strict
-from robotrl.deploy.robots.cameras import Frame
+from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.errors import DataError
 
 SCHEMA_VERSION = 1
@@ -56,7 +56,7 @@ class Tick(NamedTuple):
     """Index of the inference that was asked for with this tick's observation; -1 for none."""
     committed: int
     """Number of actions, from this tick's on, that were given to it as committed."""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[CameraFrame, ...] = ()
     """The newest frame of each camera, in the order of the wiring."""
 
 

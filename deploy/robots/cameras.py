@@ -25,7 +25,7 @@ _HEAD = struct.Struct("<QqqI")
 _ALIGN = 64
 
 
-class Frame(NamedTuple):
+class CameraFrame(NamedTuple):
     """Description of a frame."""
 
     number: int
@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     """CRC-32 of its pixels."""
 
 
-class Camera:
+class CameraSlots:
     """Slots of one camera.
 
     Args:
@@ -75,12 +75,12 @@ class Camera:
         _HEAD.pack_into(self._memory, at, number, stamp_ns, episode, zlib.crc32(data))
         _NEWEST.pack_into(self._memory, self._offset, number)
 
-    def newest(self) -> Frame | None:
+    def newest(self) -> CameraFrame | None:
         """Description of the newest frame; None if there is none yet."""
         (number,) = _NEWEST.unpack_from(self._memory, self._offset)
         if number == 0:
             return None
-        found = Frame(*_HEAD.unpack_from(self._memory, self._at(number)))
+        found = CameraFrame(*_HEAD.unpack_from(self._memory, self._at(number)))
         return found if found.number == number else None
 
     def read(self, number: int) -> np.ndarray | None:
@@ -101,7 +101,7 @@ def slot_bytes(size: int) -> int:
     return _ALIGN + -(-size // _ALIGN) * _ALIGN
 
 
-def cameras_of(specs: Mapping[str, Spec], memory: memoryview, offset: int) -> dict[str, Camera]:
+def cameras_of(specs: Mapping[str, Spec], memory: memoryview, offset: int) -> dict[str, CameraSlots]:
     """The cameras among a robot's observations, laid out one after the other.
 
     Args:
@@ -112,7 +112,7 @@ def cameras_of(specs: Mapping[str, Spec], memory: memoryview, offset: int) -> di
     Raises:
         ConfigError: the frames do not fit into the area.
     """
-    found: dict[str, Camera] = {}
+    found: dict[str, CameraSlots] = {}
     at = 0
     for name, spec in specs.items():
         if not is_picture(spec):
@@ -123,7 +123,7 @@ def cameras_of(specs: Mapping[str, Spec], memory: memoryview, offset: int) -> di
                 f"camera {name!r} has frames of {spec.shape}: {SLOTS} of them, beside those of {at} bytes before it, do"
                 f" not fit into the {AREA_BYTES} bytes of the robot's link"
             )
-        found[name] = Camera(memory, offset + at, name, spec.shape)
+        found[name] = CameraSlots(memory, offset + at, name, spec.shape)
         at += needed
     return found
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from robotrl.deploy.robots.cameras import AREA_BYTES, Camera, cameras_of
+from robotrl.deploy.robots.cameras import AREA_BYTES, CameraSlots, cameras_of
 from robotrl.deploy.robots.channel import Channel, Message, channel_bytes
 from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES, SharedBlock, SharedText
 from robotrl.errors import RobotrlError
@@ -95,7 +95,7 @@ class Link:
         """
         return cls(SharedBlock.attach(name, MAGIC, LINK_BYTES))
 
-    def cameras(self, specs: Mapping[str, Spec]) -> dict[str, Camera]:
+    def cameras(self, specs: Mapping[str, Spec]) -> dict[str, CameraSlots]:
         """The robot's cameras, by the keys of its observations.
 
         Args:

@@ -20,7 +20,7 @@ from robotrl.deploy.control.log import Tick
 from robotrl.deploy.control.realtime import sleep_until
 from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
-from robotrl.deploy.robots.cameras import Frame
+from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, message, now_ns
 from robotrl.deploy.servo.asking import Answered, Asker, ChunkRequest
@@ -41,7 +41,7 @@ _HEARTBEAT_NS = 100_000_000
 """Interval of the commands that hold the robot between episodes."""
 _LOOK_NS = 200_000
 """Interval at which an answer is looked for while a tick waits for it."""
-_NO_FRAME = Frame(0, 0, 0, 0)
+_NO_FRAME = CameraFrame(0, 0, 0, 0)
 _NO_ACTIONS = np.zeros((0, 0), np.float32)
 
 

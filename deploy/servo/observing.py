@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
-from robotrl.deploy.robots.cameras import Frame
+from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, now_ns
 
@@ -26,7 +26,7 @@ class OpenTick:
     stamp_ns: int
     observation: np.ndarray
     """The robot's flat observation; empty if it has another length than its specs say."""
-    frames: tuple[Frame, ...]
+    frames: tuple[CameraFrame, ...]
     complete: bool
     """It has the robot's numbers, and a frame of this episode from each camera."""
     asked: int = -1

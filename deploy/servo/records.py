@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from robotrl.deploy.control.log import Tick
-from robotrl.deploy.robots.cameras import Frame, packed_numbers, unpacked_numbers
+from robotrl.deploy.robots.cameras import CameraFrame, packed_numbers, unpacked_numbers
 from robotrl.deploy.servo.link import RecordKind
 from robotrl.deploy.servo.ring import NUMBERS, RingRecord
 
 _POLICY, _OBSERVATION = 1, 2
 """Bits of the last number: the record holds an action of the policy, an observation."""
-_FRAME_FLOATS = 2 * len(Frame._fields)
+_FRAME_FLOATS = 2 * len(CameraFrame._fields)
 
 
 def room(observation_size: int, action_size: int, cameras: int, steps: int) -> int:
@@ -84,8 +84,8 @@ def tick_of_record(
     sent = values[at : at + action_size]
     at += action_size
     numbers = unpacked_numbers(values[at : at + _FRAME_FLOATS * cameras])
-    width = len(Frame._fields)
-    frames = tuple(Frame(*numbers[i * width : (i + 1) * width]) for i in range(len(numbers) // width))
+    width = len(CameraFrame._fields)
+    frames = tuple(CameraFrame(*numbers[i * width : (i + 1) * width]) for i in range(len(numbers) // width))
     at += _FRAME_FLOATS * cameras
     tick = Tick(
         tick=number,

@@ -16,7 +16,7 @@ from robotrl.deploy.control.safety import Mode, Reason
 from robotrl.deploy.robots.cameras import (
     AREA_BYTES,
     SLOTS,
-    Camera,
+    CameraSlots,
     cameras_of,
     packed_numbers,
     slot_bytes,
@@ -39,9 +39,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return camera_policy.bundle(tmp_path_factory.mktemp("sight"))
 
 
-def camera() -> tuple[memoryview, Camera]:
+def camera() -> tuple[memoryview, CameraSlots]:
     memory = memoryview(bytearray(64 + SLOTS * slot_bytes(18)))
-    return memory, Camera(memory, 0, "front", SHAPE)
+    return memory, CameraSlots(memory, 0, "front", SHAPE)
 
 
 def frame(value: int) -> np.ndarray:
@@ -50,7 +50,7 @@ def frame(value: int) -> np.ndarray:
 
 def test_frames_are_kept_for_a_few_more() -> None:
     memory, writer = camera()
-    reader = Camera(memory, 0, "front", SHAPE)
+    reader = CameraSlots(memory, 0, "front", SHAPE)
     assert reader.newest() is None and reader.read(1) is None and reader.read(0) is None
     for i in range(1, SLOTS + 3):
         writer.write(frame(i), stamp_ns=10 * i, episode=7)

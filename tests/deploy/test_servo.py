@@ -25,7 +25,7 @@ from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.inference.request import committed_inputs, packed, unpacked
-from robotrl.deploy.robots.cameras import Frame
+from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.driver import CONTROLLER_TIMEOUT_S
 from robotrl.deploy.robots.link import RobotFault
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
@@ -141,7 +141,7 @@ def test_a_tick_survives_its_record(complete: bool, acts: bool) -> None:
         reason=4096,
         asked=3,
         committed=2,
-        frames=(Frame(2**40 + 1, 2**60 + 7, 9, 2**32 - 1),),
+        frames=(CameraFrame(2**40 + 1, 2**60 + 7, 9, 2**32 - 1),),
     )
     numbers, values = tick_to_record(9, tick, [0.5, 1.5])
     assert len(values) <= room(3, 2, 1, 4) and most_lateness(4) >= 2
