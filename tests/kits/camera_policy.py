@@ -29,7 +29,7 @@ class SteerBySight(nn.Module):
         seen = (obs["image"] / 255.0).mean(dim=1)
         cart, goal = ((seen[..., channel] * self.places).sum(dim=-1) for channel in (0, 1))
         push = 12.0 * (goal - cart) - 6.0 * obs["speed"][:, 0]
-        out = torch.stack([push / 2.0, 0.0 * push], dim=-1)[:, None, :].repeat(1, self.horizon, 1)
+        out = torch.stack([push, 0.0 * push], dim=-1)[:, None, :].repeat(1, self.horizon, 1)
         return kit.Deployed(torch_backend(self.transforms.outputs)({"action": out})["action"], out)
 
 
