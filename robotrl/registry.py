@@ -135,6 +135,7 @@ class Table:
 
 EXTRA_OF_MODULE = {
     "carla": "carla",
+    "mcap": "mcap",
     "msgpack": "carla",
     "mujoco": "mujoco",
     "open_clip": "clip",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.frames import read_frame
 from robotrl.deploy.control.log import array_of, read_log
-from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, limits_of
+from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, SafetyVerdict, limits_of
 from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import DataError
@@ -30,6 +32,47 @@ class ReplayReport(NamedTuple):
     """Largest difference between a logged action of the policy and the one computed now; 0 on the same machine."""
     sent_max_abs: float
     """The same for the actions sent by the safety chain."""
+    verdicts_differ: int = 0
+    """Ticks whose mode or reasons are not those of the log."""
+    policy_at: tuple[int, int] | None = None
+    """Episode and tick of the largest difference of the policy's action; None if all are equal."""
+    sent_at: tuple[int, int] | None = None
+    """The same for the sent action."""
+
+
+class ReplayedTick(NamedTuple):
+    """One tick of a log, computed again."""
+
+    record: dict[str, Any]
+    """The tick's record in the log."""
+    chunk: np.ndarray | None
+    """(H, A) chunk that its action belongs to; None where the policy gave no action."""
+    action: np.ndarray | None
+    """(A,) the policy's action."""
+    verdict: SafetyVerdict
+    """Result of the safety chain."""
+
+    @property
+    def policy_error(self) -> float:
+        """Largest difference between the logged and the computed action of the policy; 0 without one."""
+        return 0.0 if self.action is None else largest_difference(self.action, array_of(self.record["policy"]))
+
+    @property
+    def sent_error(self) -> float:
+        """The same for the sent action."""
+        return largest_difference(self.verdict.action, array_of(self.record["sent"]))
+
+    @property
+    def same_verdict(self) -> bool:
+        """Whether mode and reasons are those of the log."""
+        return self.verdict.mode == self.record["mode"] and self.verdict.reason == self.record["reason"]
+
+
+def largest_difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest absolute difference of two arrays; NaN at the same place, and the same infinity, are equal."""
+    equal = (a == b) | (np.isnan(a) & np.isnan(b))
+    differing = np.abs(a[~equal].astype(np.float64) - b[~equal])
+    return float(np.nan_to_num(differing, nan=np.inf).max(initial=0.0))
 
 
 def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> ReplayReport:
@@ -42,6 +85,37 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
     Raises:
         DataError: not a log, or the log is of another bundle.
     """
+    ticks = differ = 0
+    decisions: set[int] = set()
+    policy_error, sent_error = 0.0, 0.0
+    policy_at: tuple[int, int] | None = None
+    sent_at: tuple[int, int] | None = None
+    for tick in replayed_ticks(log, bundle):
+        ticks += 1
+        at = (int(tick.record["episode"]), int(tick.record["tick"]))
+        differ += not tick.same_verdict
+        if tick.chunk is not None:
+            decisions.add(int(tick.record["decision"]))
+        if tick.policy_error > policy_error:
+            policy_error, policy_at = tick.policy_error, at
+        if tick.sent_error > sent_error:
+            sent_error, sent_at = tick.sent_error, at
+    return ReplayReport(ticks, len(decisions), policy_error, sent_error, differ, policy_at, sent_at)
+
+
+def replayed_ticks(
+    log: str | os.PathLike[str], bundle: str | os.PathLike[str], episode: int | None = None
+) -> Iterator[ReplayedTick]:
+    """Recompute the ticks of a log in order, each when it is asked for.
+
+    Args:
+        log: a log of `run_control`.
+        bundle: the bundle that was used.
+        episode: replay this one alone; None replays all. The state of the safety chain begins anew with each episode.
+
+    Raises:
+        DataError: not a log, or the log is of another bundle.
+    """
     header, records = read_log(Path(log))
     controller = Controller.load(bundle, seed=int(header["seed"]))
     if header["bundle_id"] != controller.manifest.bundle_id:
@@ -49,55 +123,52 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
             f"log {os.fspath(log)!r} is of bundle {str(header['bundle_id'])[:12]}...: "
             f"{os.fspath(bundle)!r} is {controller.manifest.bundle_id[:12]}..."
         )
-    limits = limits_of(controller.manifest)
+    chain = _chain(header, controller.manifest)
+    serial, chunks = -1, _Chunks(controller, Path(log))
+    for record in records:
+        if record["kind"] != "tick" or episode not in (None, record["episode"]):
+            continue
+        if record["episode"] != serial:
+            serial = record["episode"]
+            chain.reset()
+        chunks.note(record)
+        chunk = None if record["policy"] is None else chunks.chunk(int(record["decision"]))
+        action = None if chunk is None else chunk[int(record["cursor"]) - 1]
+        yield ReplayedTick(record, chunk, action, _verdict(chain, record, action))
+
+
+def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
+    """The safety chain of a run."""
+    limits = limits_of(manifest)
     if header.get("site") is not None:
         site = SiteLimits.parse(json.dumps(header["site"]).encode(), "site of the log")
-        limits = tightened(limits, controller.manifest, site)
+        limits = tightened(limits, manifest, site)
     limits = limits._replace(low=array_of(header["low"]), high=array_of(header["high"]))
     # older logs have no `dry_run`; the sensors of a robot that is held stand still
-    chain = SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
-    episode, chunks = -1, _Chunks(controller, Path(log))
-    ticks = 0
-    policy_error = sent_error = 0.0
-    for record in records:
-        if record["kind"] != "tick":
-            continue
-        if record["episode"] != episode:
-            episode = record["episode"]
-            chain.reset()
-        ticks += 1
-        action = None
-        chunks.note(record)
-        if record["policy"] is not None:
-            action = chunks.action(record)
-            policy_error = max(policy_error, float(np.abs(action - array_of(record["policy"])).max()))
-        observation = _observation(record)
-        # older logs have no `read_ns`
-        now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
-        outside = Reason(record["reason"]) & OUTSIDE
-        # a tick sent while an inference hung was not checked
-        checked = not outside or record["inference_ns"]
-        # a camera is watched by the checksums of its frames
-        seen = {**observation, **{key: np.float64([frame["checksum"]]) for key, frame in _frames(record).items()}}
-        observed = (chain.check(seen, record["age_ns"] * 1e-9, now_s) if checked else NONE) | outside
-        verdict = chain.decide(observed, action)
-        sent_error = max(sent_error, float(np.abs(verdict.action - array_of(record["sent"])).max()))
-    return ReplayReport(ticks, chunks.computed, policy_error, sent_error)
+    return SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
+
+
+def _verdict(chain: SafetyChain, record: dict[str, Any], action: np.ndarray | None) -> SafetyVerdict:
+    """Run the safety chain on a logged tick."""
+    # older logs have no `read_ns`
+    now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
+    outside = Reason(record["reason"]) & OUTSIDE
+    # a tick sent while an inference hung was not checked
+    checked = not outside or record["inference_ns"]
+    # a camera is watched by the checksums of its frames
+    sums = {key: np.float64([frame["checksum"]]) for key, frame in frames_of(record).items()}
+    observed = chain.check({**observation_of(record), **sums}, record["age_ns"] * 1e-9, now_s) if checked else NONE
+    return chain.decide(observed | outside, action)
 
 
 class _Chunks:
-    """Chunks of a log's decisions, each computed when the first of its actions is looked at.
-
-    Attributes:
-        computed: number of chunks computed.
-    """
+    """Chunks of a log's decisions, each computed when the first of its actions is looked at."""
 
     def __init__(self, controller: Controller, log: Path) -> None:
         self._controller = controller
         self._log = log
         self._asked: dict[int, dict[str, Any]] = {}
         self._chunks: dict[int, np.ndarray] = {}
-        self.computed = 0
 
     def note(self, record: dict[str, Any]) -> None:
         """Remember the tick whose observation a decision was asked for with."""
@@ -107,23 +178,24 @@ class _Chunks:
         if decision >= 0:
             self._asked = {**dict(list(self._asked.items())[-_KEPT:]), decision: record}
 
-    def action(self, record: dict[str, Any]) -> np.ndarray:
-        """(A,) the policy's action of a tick."""
-        chunk: np.ndarray = self._chunk(int(record["decision"]))[int(record["cursor"]) - 1]
-        return chunk
+    def chunk(self, decision: int) -> np.ndarray:
+        """(H, A) chunk of a decision.
 
-    def _chunk(self, decision: int) -> np.ndarray:
+        Raises:
+            DataError: no tick of the log says which observation it was asked for with.
+        """
         if decision not in self._chunks:
+            if decision not in self._asked:
+                raise DataError(f"the log lacks the tick that asked for decision {decision}: its start is missing")
             record = self._asked[decision]
-            inputs = {**_observation(record), **self._pictures(record)}
+            inputs = {**observation_of(record), **self._pictures(record)}
             count = int(record.get("committed", 0))
             if count:
                 first = int(record["cursor"]) - 1
-                committed = self._chunk(int(record["decision"]))[first : first + count]
+                committed = self.chunk(int(record["decision"]))[first : first + count]
                 inputs |= committed_inputs(self._controller.manifest, committed)
             found = self._controller.infer(inputs, decision)
             self._chunks = {**dict(list(self._chunks.items())[-_KEPT:]), decision: found}
-            self.computed += 1
         return self._chunks[decision]
 
     def _pictures(self, record: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -134,7 +206,7 @@ class _Chunks:
         """
         shapes = {port.name: port.shape for port in self._controller.manifest.observations}
         found: dict[str, np.ndarray] = {}
-        for key, frame in _frames(record).items():
+        for key, frame in frames_of(record).items():
             if frame["at"] is None:
                 raise DataError(
                     f"log {str(self._log)!r}: tick {record['tick']} of episode {record['episode']} has no frame of"
@@ -144,13 +216,14 @@ class _Chunks:
         return found
 
 
-def _frames(record: dict[str, Any]) -> dict[str, Any]:
+def frames_of(record: dict[str, Any]) -> dict[str, Any]:
     """Descriptions of a tick's frames; older logs and those of policies without cameras have none."""
     frames: dict[str, Any] = record.get("frames", {})
     return frames
 
 
-def _observation(record: dict[str, Any]) -> dict[str, np.ndarray]:
+def observation_of(record: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Observations of a tick, (...,) float32 by key; one NaN where the robot gave none."""
     return {
         key: np.full(1, np.nan, np.float32) if values is None else array_of(values)
         for key, values in record["obs"].items()

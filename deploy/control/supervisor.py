@@ -162,6 +162,10 @@ class Supervisor:
         line = tick_record(episode, tick, self.wiring.observations)
         if self._cameras:
             line["frames"] = self._frame_lines(tick)
+        line["servo_lateness_us"] = [round(late, 1) for late in lateness_us.tolist()]
+        if self._ticks == 1:
+            # the wall clock is read here and not by the servo: late by a poll at most
+            line["start_unix_ns"] = time.time_ns() - tick.deadline_ns - tick.lateness_ns - tick.busy_ns
         if self.shadow is not None:
             action = self.shadow.act(tick)
             line["shadow"] = None if action is None else numbers(action)

@@ -43,6 +43,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "remote": ("websockets", "msgpack"),
+    "mcap": ("mcap",),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
     "interop": ("stable_baselines3", "rsl_rl", "skrl", "torchrl", "minari", "h5py"),

@@ -45,6 +45,7 @@ COMMANDS = {
     "import": CommandRow("import_policy", "read a published vision-language-action policy strictly, and store it"),
     "inspect": CommandRow("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
     "deploy": CommandRow("deploy", "run a bundle at its fixed rate on a robot"),
+    "report": CommandRow("report", "evidence from a control log: times, interventions, seams, tracking, replay, MCAP"),
     "serve": CommandRow("serve", "serve a bundle over the network, for robots that infer elsewhere"),
     "traffic": CommandRow("traffic", "clone and fine-tune the traffic of bev/drive, and measure it"),
     "reward": CommandRow("reward", "train a success classifier or a process reward, and judge it"),

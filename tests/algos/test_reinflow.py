@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robotrl.algos.reinflow import ReinFlowCfg, entropy_rate, joint_log_prob, policy_loss, upper_bound
-from robotrl.cli.commands.train_help import field_texts
+from robotrl.cli.train_help import field_texts
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.fn.chain import chain_log_prob, noise_net
 from robotrl.learners.denoising import ChainCfg

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from robotrl.cli.commands.train_help import PAGES, field_texts, in_effect, without_none
 from robotrl.cli.main import main
+from robotrl.cli.train_help import PAGES, field_texts, in_effect, without_none
 from robotrl.registry import ALGORITHMS
 from tests.kits.paths_kit import ROOT
 

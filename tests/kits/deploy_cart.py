@@ -169,3 +169,32 @@ class OtherCart(Cart):
 
 def make_other(seed: int) -> OtherCart:
     return OtherCart(seed)
+
+
+TARGET_SPEC = Spec((ACTION,), ("cart_target", "brake"), ("m", "1"), (-1.0, -1.0), (1.0, 1.0))
+
+
+class TargetCart(Cart):
+    """The same cart, whose driver takes target positions and pushes by a controller of its own."""
+
+    action_spec = TARGET_SPEC
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.target_m = 0.0
+
+    def reset(self, state_id: int) -> dict[str, np.ndarray]:
+        self.target_m = 0.0
+        return super().reset(state_id)
+
+    def command(self, action: np.ndarray) -> None:
+        self.target_m = float(action[0])
+
+    def advance(self, inner_steps: int) -> None:
+        for _ in range(inner_steps):
+            self.push = 400.0 * (self.target_m - self.state[0]) - 40.0 * self.state[1]
+            super().advance(1)
+
+
+def make_target(seed: int) -> TargetCart:
+    return TargetCart(seed)

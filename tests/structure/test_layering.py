@@ -81,6 +81,8 @@ MAY_IMPORT = {
     # instructions of openpi's robots become word numbers
     "deploy.remote.openpi": BASE | {"utils", "fn.text"},
     "report": BASE | {"utils"},
+    # draws the numbers of a control log
+    "report.control": BASE | {"utils", "deploy.analysis", "deploy.control"},
     "configs": {"config", "policies", "algos", "sims"},
     "api": LEARN | {"policies", "deploy", "report", "importers", "sims"},
     # rewards are measured on rollouts, and shown on a page

@@ -136,8 +136,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _help(names: ChosenNames, argv: Sequence[str]) -> str:
     """The page of `--help`, or of `--help-all`, which a config of another package's own type has for both."""
-    from robotrl.cli.commands.train_help import short_help, without_none
     from robotrl.cli.profiles import with_profile
+    from robotrl.cli.train_help import short_help, without_none
     from robotrl.composition import with_schedule
     from robotrl.config import TrainCfg
 
