@@ -41,7 +41,7 @@ from tests.kits.deploy_cart import TARGET_SPEC
 from tests.kits.real_time import undisturbed
 
 CART, TARGET = "sim:tests.kits.deploy_cart:make_cart", "sim:tests.kits.deploy_cart:make_target"
-HEADER = {
+HEADER: dict[str, Any] = {
     "kind": "header",
     "schema_version": 1,
     "bundle_id": "ab" * 32,
@@ -213,6 +213,22 @@ def test_a_counterpart_has_the_name_and_the_unit(tmp_path: Path) -> None:
     assert unit_factor("0.25 rad") == (0.25, "rad") and unit_factor("m/s") == (1.0, "m/s")
     assert "no observation" in summarize(log, ActionMeaning("position", ("m",), {"state": ("rad", "rad/s")})).untracked
     assert "kind delta" in summarize(log, ActionMeaning("delta", ("m",), {"state": ("rad", "rad/s")})).untracked
+
+
+def test_cameras_have_frames_and_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = {**HEADER, "observations": {"image": ["r", "g", "b"], **HEADER["observations"]}}
+    frame = {"number": 7, "stamp_ns": 5, "checksum": 99, "at": None}
+    log = written(tmp_path / "log.jsonl", [tick(0, 0.1, 0.1, frames={"image": frame})], header)
+    ticks = read_ticks(log)
+    assert (ticks.observation_keys, ticks.camera_keys) == (["state"], ["image"])
+    assert summarize(ticks, meaning_of_header(ticks)).ticks == 1
+    assert main(["report", str(log), "--tick", "1:0"]) == 0
+    assert re.search(r"image +frame 7, checksum 99\n", capsys.readouterr().out)
+    pytest.importorskip("mcap.writer")
+    from robotrl.deploy.analysis.mcap_export import messages
+
+    found = dict(messages(ticks, ticks.records[0]))
+    assert found["/observation/image"] == {"number": 7, "stamp_ns": 5, "checksum": 99}
 
 
 def test_differences_that_are_not_numbers() -> None:
