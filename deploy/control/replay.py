@@ -156,7 +156,7 @@ def _verdict(chain: SafetyChain, record: dict[str, Any], action: np.ndarray | No
     # a tick sent while an inference hung was not checked
     checked = not outside or record["inference_ns"]
     # a camera is watched by the checksums of its frames
-    sums = {key: np.float64([frame["checksum"]]) for key, frame in frames_of(record).items()}
+    sums = {key: np.asarray([frame["checksum"]], np.float64) for key, frame in frames_of(record).items()}
     observed = chain.check({**observation_of(record), **sums}, record["age_ns"] * 1e-9, now_s) if checked else NONE
     return chain.decide(observed | outside, action)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -114,7 +115,7 @@ def _check_outputs(args: Args) -> None:
         check_output(path, what, begins, outside=args.log if args.bundle is None else args.bundle)
     if args.mcap is not None:
         # a missing extra is named before anything is read
-        import robotrl.deploy.analysis.mcap_export  # noqa: F401
+        importlib.import_module("robotrl.deploy.analysis.mcap_export")
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -111,7 +111,7 @@ def _notices(page: ControlLogPage) -> str:
 
 
 def _times(page: ControlLogPage) -> str:
-    series = list(times_us(page.ticks).items())
+    series = [(name, values.tolist()) for name, values in times_us(page.ticks).items()]
     period_us = page.ticks.period_s * 1e6
     charts = "".join(
         latency_histograms(series, period_us, width, css) for width, css in ((920, "wide"), (360, "narrow"))
