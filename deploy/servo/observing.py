@@ -105,4 +105,4 @@ class Observer:
     def watched(self, opened: OpenTick) -> dict[str, np.ndarray]:
         """The numbers, and the checksum of each camera's frame, by which a camera that stands still shows."""
         pairs = zip(self._cameras, opened.frames, strict=True)
-        return {**self.numbers(opened), **{key: np.float64([frame.checksum]) for key, frame in pairs}}
+        return {**self.numbers(opened), **{key: np.asarray([frame.checksum], np.float64) for key, frame in pairs}}
