@@ -182,7 +182,7 @@ class ServoLoop:
         self._report(RecordKind.END, success)
 
     def _reset_robot(self) -> None:
-        """Have the robot reset, and wait for its first observation.
+        """Have the robot reset, and wait for its first observation and a frame of each camera.
 
         Raises:
             RunEnded: it takes too long, or the supervisor ended the run.
@@ -190,18 +190,20 @@ class ServoLoop:
         limits = self.wiring.limits
         neutral = limits.neutral[self.wiring.action] if limits.hold == "neutral" else np.zeros(0, np.float32)
         reset = message(RobotCommand.RESET, tick=0, episode=self._serial, state_id=self._state_id, values=neutral)
-        beat, deadline = 0, time.monotonic() + RESET_TIMEOUT_S
+        beat, missing, deadline = 0, "", time.monotonic() + RESET_TIMEOUT_S
         while time.monotonic() < deadline:
             if now_ns() - beat > _HEARTBEAT_NS:
                 # again and again, so that a robot whose reset takes long sees afterwards that the servo lives
                 beat = now_ns()
                 self.robot.commands.write(reset._replace(stamp_ns=beat))
-            if self.observer.update(self._serial):
+            missing = self.observer.missing(self._serial)
+            if not missing:
                 return
             if self._order() is not None:
                 raise RunEnded(RecordKind.STOPPED)
             time.sleep(_IDLE_S)
-        self._fault = f"robot {self.cfg.robot!r} did not start episode {self._serial} within {RESET_TIMEOUT_S:g} s"
+        late = f"did not start episode {self._serial} within {RESET_TIMEOUT_S:g} s: {missing} came"
+        self._fault = f"robot {self.cfg.robot!r} {late}"
         raise RunEnded(RecordKind.FAULT)
 
     def _steps(self) -> bool:

@@ -76,6 +76,16 @@ class Observer:
             self.last = latest
         return self.last is not None and self.last.episode == episode
 
+    def missing(self, episode: int) -> str:
+        """What an episode still lacks before its first tick: an observation, or a camera's frame; "" for nothing."""
+        if not self.update(episode):
+            return "no observation"
+        for key, camera in self._cameras.items():
+            frame = camera.newest()
+            if frame is None or frame.episode != episode:
+                return f"no frame of camera {key!r}"
+        return ""
+
     def open_tick(self, tick: int, woke: int, episode: int) -> OpenTick:
         """The tick with the latest observation."""
         latest = self.last

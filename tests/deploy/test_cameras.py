@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from robotrl.deploy.bundle.manifest import parse
+from robotrl.deploy.bundle.match import RobotInfo, wire
 from robotrl.deploy.control.frames import frames_path
 from robotrl.deploy.control.log import read_log
 from robotrl.deploy.control.replay import replay
@@ -22,11 +25,12 @@ from robotrl.deploy.robots.cameras import (
     slot_bytes,
     unpacked_numbers,
 )
-from robotrl.deploy.robots.link import RobotFault
+from robotrl.deploy.robots.link import Link, RobotFault, Status, message
+from robotrl.deploy.servo.observing import Observer
 from robotrl.errors import ConfigError, DataError
 from robotrl.spec import Spec
 from tests.kits import camera_policy
-from tests.kits.camera_cart import COLUMNS, PLACES, picture
+from tests.kits.camera_cart import COLUMNS, PLACES, CameraCart, picture
 from tests.kits.deploy_kit import patient
 from tests.kits.real_time import undisturbed
 
@@ -110,6 +114,26 @@ def test_the_picture_shows_both_places() -> None:
     assert (image[0, :, 1] * PLACES).sum() == pytest.approx(-0.7, abs=1e-3)
 
 
+def test_an_episode_waits_for_an_observation_and_a_frame_of_it(bundle: Path) -> None:
+    manifest = parse((bundle / "manifest.json").read_bytes())
+    info = RobotInfo(CameraCart.observation_spec, CameraCart.action_spec, 0.02, 0.002, None, range(1))
+    with contextlib.closing(Link.create()) as link:
+        observer = Observer(link, info, wire(manifest, info))
+        (camera,) = link.cameras(info.observation_spec).values()
+        pixels = np.zeros(camera.shape, np.uint8)
+        assert observer.missing(1) == "no observation"
+        speed = np.zeros(1, np.float32)
+        link.observations.write(message(Status.READY, tick=0, episode=1, state_id=0, values=speed))
+        assert observer.missing(1) == "no frame of camera 'image'"
+        camera.write(pixels, stamp_ns=5, episode=0)
+        assert observer.missing(1) == "no frame of camera 'image'", "one of the episode before"
+        camera.write(pixels, stamp_ns=6, episode=1)
+        assert observer.missing(1) == ""
+        opened = observer.open_tick(0, 10, 1)
+        assert opened.complete and opened.stamp_ns == 6, "the oldest part counts"
+        assert observer.missing(2) == "no observation"
+
+
 @undisturbed
 def test_a_policy_that_sees_controls_a_robot_and_replays_exactly(bundle: Path, tmp_path: Path) -> None:
     """The robot lists its channels in another order, and sends frames more rarely than numbers."""
@@ -119,6 +143,7 @@ def test_a_policy_that_sees_controls_a_robot_and_replays_exactly(bundle: Path, t
     assert (report.safety.held, report.safety.damped) == (0, 0)
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     asked = [r for r in ticks if r["asked"] >= 0]
+    assert [r["mode"] for r in ticks if r["tick"] == 0] == [Mode.ACTIVE] * 2, "an episode begins with its first frame"
     assert all(r["frames"]["image"]["at"] is not None for r in asked)
     assert all(r["frames"]["image"]["at"] is None for r in ticks if r["asked"] < 0)
     again = replay(log, bundle)
