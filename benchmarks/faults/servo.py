@@ -21,7 +21,7 @@ _TINY = float(np.finfo(np.float32).smallest_subnormal)
 
 
 class _Given(NamedTuple):
-    """What a tick gives to the chain."""
+    """Inputs of the chain at one tick."""
 
     observed: Reason
     action: np.ndarray | None

@@ -65,8 +65,7 @@ def run(quick: bool = False) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for kind, key in ((SERVO, "servo"), (FROZEN, "servo_inference_frozen")):
         for which in ("p50", "p99", "max"):
-            ours = [float(getattr(block, which)) for block in blocks[kind]]
-            theirs = [float(getattr(block, which)) for block in blocks[BARE]]
+            ours, theirs = ([block._asdict()[which] for block in blocks[one]] for one in (kind, BARE))
             figures[f"{key}_lateness_{which}_us"] = against(ours, theirs, note)
     asked = spread([block.inference_us for block in blocks[SERVO]])
     figures["inference_us"] = Figure(

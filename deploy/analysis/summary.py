@@ -44,7 +44,7 @@ class SafetyIntervention:
     share: float
     """Of all ticks, 0 to 1."""
     bad: bool
-    """Whether the action was not used: the robot held or was damped."""
+    """True if the action was not used: the robot held or was damped."""
     first: tuple[int, int]
     """Episode and tick of its first occurrence."""
     longest: int

@@ -111,7 +111,7 @@ class ControlTicks:
         return (np.diff(self.episode) == 0) & (np.diff(self.tick) == 1)
 
     def is_flat(self, key: str) -> bool:
-        """Whether an observation has one number for each name; stacked ones and images have more."""
+        """True if an observation has one number for each name; stacked ones and images have more."""
         first = next((record["obs"][key] for record in self.records if record["obs"][key] is not None), None)
         size = len(self.header["observations"][key])
         return first is not None and len(first) == size and not isinstance(first[0], list)

@@ -64,7 +64,7 @@ class ReplayedTick(NamedTuple):
 
     @property
     def same_verdict(self) -> bool:
-        """Whether mode and reasons are those of the log."""
+        """True if mode and reasons are those of the log."""
         return self.verdict.mode == self.record["mode"] and self.verdict.reason == self.record["reason"]
 
 
@@ -96,10 +96,11 @@ def replay(log: str | os.PathLike[str], bundle: str | os.PathLike[str]) -> Repla
         differ += not tick.same_verdict
         if tick.chunk is not None:
             decisions.add(int(tick.record["decision"]))
-        if tick.policy_error > policy_error:
-            policy_error, policy_at = tick.policy_error, at
-        if tick.sent_error > sent_error:
-            sent_error, sent_at = tick.sent_error, at
+        of_policy, of_sent = tick.policy_error, tick.sent_error
+        if of_policy > policy_error:
+            policy_error, policy_at = of_policy, at
+        if of_sent > sent_error:
+            sent_error, sent_at = of_sent, at
     return ReplayReport(ticks, len(decisions), policy_error, sent_error, differ, policy_at, sent_at)
 
 

@@ -75,7 +75,7 @@ class ControlReport:
         inference: "local", or the address of the policy server.
         shadow: comparison with a policy in the shadow of this one; None without one.
         log: path of the log, if there is one.
-        log_error: reason why the log ended early, if it did.
+        log_error: reason why the log is not whole, if it is not.
     """
 
     bundle_id: str

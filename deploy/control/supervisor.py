@@ -74,7 +74,7 @@ class Supervisor:
         self.servo_lateness_us: list[float] = []
         self.over_budget = 0
         self.episodes: list[EpisodeReport] = []
-        self._ticks = 0
+        self._ticks, self._lost = 0, 0
         self._where = "before the first episode"
 
     def episode(self, serial: int, state_id: int) -> EpisodeReport:
@@ -126,8 +126,10 @@ class Supervisor:
 
     @property
     def log_error(self) -> str | None:
-        """Reason why the log ended early; None if it did not."""
-        return self.writer.error or self._frames.error
+        """Reason why the log is not whole; None if it is."""
+        lost = self.servo.link.records.lost
+        late = f"{lost} ticks are not in the log: the supervisor was too late to read them" if lost else None
+        return self.writer.error or self._frames.error or late
 
     def stop(self, error: BaseException) -> None:
         """Damp the robot, and write the rest of the log with the signal's name."""
@@ -156,6 +158,9 @@ class Supervisor:
         sizes = (self.wiring.observation_size, len(self.wiring.action), len(self._cameras))
         episode, tick, lateness_us = tick_of_record(record, *sizes)
         self._ticks += 1
+        if (lost := self.servo.link.records.lost) > self._lost:
+            self.writer.write([{"kind": "lost", "episode": episode, "ticks": lost - self._lost}])
+            self._lost = lost
         self._where = f"in episode {episode} (start {state_id}) at tick {tick.tick}"
         self._account(tick)
         self.servo_lateness_us.extend(lateness_us.tolist())
@@ -172,7 +177,7 @@ class Supervisor:
         self.writer.write([line])
 
     def _frame_lines(self, tick: Tick) -> dict[str, dict[str, int | None]]:
-        """What the log says of a tick's frames; those that an inference was asked for with are kept."""
+        """Log entries of a tick's frames; the pixels that an inference was asked for with are kept."""
         lines: dict[str, dict[str, int | None]] = {}
         for (key, camera), frame in zip(self._cameras.items(), tick.frames, strict=True):
             pixels = camera.read(frame.number) if tick.asked >= 0 else None

@@ -77,7 +77,7 @@ class InferenceLink:
 
     @property
     def introduction(self) -> dict[str, Any] | None:
-        """What the process told; None if it has told nothing yet."""
+        """The process's introduction; None if there is none yet."""
         return self._introduction.read()
 
     def fail(self, why: str) -> None:

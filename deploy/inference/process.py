@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
-import sys
 import time
 from types import TracebackType
 from typing import Any
 
 from robotrl.deploy.bundle import strict
+from robotrl.deploy.child import end_of, start_child
 from robotrl.deploy.inference.link import InferenceLink
 from robotrl.deploy.inference.settings import WorkerCfg
 from robotrl.deploy.robots.link import Link
 from robotrl.errors import ConfigError, DataError, NumericsError, RobotrlError
-from robotrl.utils.safe_path import safe_environment
 
 START_TIMEOUT_S = 300.0
 """Beyond the time limits that the process itself sets to a bundle's graph."""
@@ -57,13 +54,7 @@ class InferenceProcess:
         # on standard input, since arguments can be read by every user of the machine
         os.write(self.doorbell, strict.canonical(strict.to_json(cfg)) + b"\n")
         os.set_blocking(self.doorbell, False)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "robotrl.deploy.inference"],
-            env=safe_environment(),
-            pass_fds=(self.link.handle, robot.handle),
-            stdin=reader,
-            start_new_session=True,
-        )
+        self._process = start_child("robotrl.deploy.inference", (), (self.link.handle, robot.handle), reader)
         os.close(reader)
         self._open = True
 
@@ -101,11 +92,8 @@ class InferenceProcess:
         raise DataError(f"the process that infers said nothing for {START_TIMEOUT_S:g} s after its start")
 
     def ended(self) -> str:
-        """How the process ended; "" while it runs."""
-        code = self._process.poll()
-        if code is None:
-            return ""
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        """End of the process in words; "" while it runs."""
+        return end_of(self._process)
 
     def close(self) -> None:
         """End the process, also one whose inference never returns. Safe to call twice."""

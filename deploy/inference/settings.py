@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WorkerCfg:
-    """What the process that infers is told at its start.
+    """Settings of the process that infers.
 
     Args:
         link: name of the `InferenceLink`.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
 from types import TracebackType
 
 import numpy as np
 
 from robotrl.deploy.bundle.match import RobotInfo
+from robotrl.deploy.child import end_of, start_child, wait_or_kill
 from robotrl.deploy.robots.link import Link, RobotCommand, RobotFault, message
 from robotrl.errors import ConfigError, short
 from robotrl.registry import ROBOTS
-from robotrl.utils.safe_path import safe_environment
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 2.0
@@ -39,14 +36,7 @@ class RobotProcess:
             raise ConfigError(f"robot {short(repr(robot))} names no robot of this kind: expected {name}:ARGUMENT")
         self.robot = robot
         self.link = link
-        # A separate session, so that Ctrl-C reaches only the controller, which then stops the robot in order.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "robotrl.deploy.robots", driver, self.link.name, argument],
-            env=safe_environment(),
-            pass_fds=(self.link.handle,),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._process = start_child("robotrl.deploy.robots", (driver, link.name, argument), (link.handle,))
 
     def __enter__(self) -> RobotProcess:
         return self
@@ -82,14 +72,13 @@ class RobotProcess:
         Raises:
             RobotFault: it has ended; the message says how and when.
         """
-        code = self._process.poll()
-        if code is None:
+        ended = end_of(self._process)
+        if not ended:
             return
         said = self.link.introduction("robot")
         if said is not None and "fault" in said:
             raise RobotFault(f"robot {self.robot!r} {when}: {said['fault']}")
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        raise RobotFault(f"robot {self.robot!r} {how} {when}")
+        raise RobotFault(f"robot {self.robot!r} {ended} {when}")
 
     def close(self) -> None:
         """Stop the robot; kill the process if it does not end in time. Safe to call twice."""
@@ -98,10 +87,5 @@ class RobotProcess:
         if self._process.poll() is None:
             nothing = np.zeros(0, np.float32)
             self.link.commands.write(message(RobotCommand.STOP, tick=0, episode=0, state_id=-1, values=nothing))
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                # SIGKILL also ends a process that is stopped (SIGSTOP).
-                self._process.kill()
-                self._process.wait()
+            wait_or_kill(self._process, STOP_TIMEOUT_S)
         self.link.close()

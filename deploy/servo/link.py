@@ -77,7 +77,7 @@ class ServoLink:
 
     @property
     def introduction(self) -> dict[str, Any] | None:
-        """What the servo told; None if it has told nothing yet."""
+        """The servo's introduction; None if there is none yet."""
         return self._introduction.read()
 
     def summarize(self, data: dict[str, Any]) -> None:

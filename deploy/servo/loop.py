@@ -273,7 +273,9 @@ class ServoLoop:
             return
         obs = self.observer.numbers(opened)
         now = opened.stamp_ns + opened.age_ns
-        observed = self.chain.check(self.observer.watched(opened), opened.age_ns * 1e-9, (now - self._start) * 1e-9)
+        observed = self.chain.check(
+            self.observer.watched(opened, obs), opened.age_ns * 1e-9, (now - self._start) * 1e-9
+        )
         if observed == NONE and (wrong := self._misfit(obs)):
             self.asker.refused = wrong
             observed = Reason.OBS_IMPLAUSIBLE

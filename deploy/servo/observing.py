@@ -1,4 +1,4 @@
-"""What the servo sees at a control tick: the robot's numbers, and the newest frame of each camera."""
+"""Observations of a control tick: the robot's numbers, and the newest frame of each camera."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Observer:
         return self.last is not None and self.last.episode == episode
 
     def missing(self, episode: int) -> str:
-        """What an episode still lacks before its first tick: an observation, or a camera's frame; "" for nothing."""
+        """Part that an episode still lacks before its first tick (an observation, a camera's frame); "" for none."""
         if not self.update(episode):
             return "no observation"
         for key, camera in self._cameras.items():
@@ -112,7 +112,7 @@ class Observer:
         """The bundle's observations of numbers."""
         return {key: opened.observation[order] for key, order in self._wiring.observations.items()}
 
-    def watched(self, opened: OpenTick) -> dict[str, np.ndarray]:
+    def watched(self, opened: OpenTick, numbers: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The numbers, and the checksum of each camera's frame, by which a camera that stands still shows."""
         pairs = zip(self._cameras, opened.frames, strict=True)
-        return {**self.numbers(opened), **{key: np.asarray([frame.checksum], np.float64) for key, frame in pairs}}
+        return {**numbers, **{key: np.asarray([frame.checksum], np.float64) for key, frame in pairs}}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Generator
 from types import TracebackType
@@ -13,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from robotrl.deploy.bundle import strict
+from robotrl.deploy.child import end_of, start_child, wait_or_kill
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import RobotFault, message, now_ns
 from robotrl.deploy.servo.link import Order, ServoLink
 from robotrl.deploy.servo.ring import RingRecord
 from robotrl.deploy.servo.settings import ServoCfg
-from robotrl.utils.safe_path import safe_environment
 
 START_TIMEOUT_S = 60.0
 _POLL_S = 0.005
@@ -40,14 +38,7 @@ class ServoProcess:
         self._orders = 0
         self._order: Message | None = None
         self._open = True
-        # A separate session, so that Ctrl-C reaches only the supervisor, which then stops the robot in order.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "robotrl.deploy.servo"],
-            env=safe_environment(),
-            pass_fds=handles,
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._process = start_child("robotrl.deploy.servo", (), handles, subprocess.PIPE)
         stdin = self._process.stdin
         if stdin is not None:
             stdin.write(strict.canonical(strict.to_json(cfg)))
@@ -100,22 +91,14 @@ class ServoProcess:
             yield record
 
     def ended(self) -> str:
-        """How the process ended; "" while it runs."""
-        code = self._process.poll()
-        if code is None:
-            return ""
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        """End of the process in words; "" while it runs."""
+        return end_of(self._process)
 
     def leave(self) -> None:
         """Have the robot damped and the servo ended; kill the process if it does not end in time."""
         if self._process.poll() is None:
             self.order(Order.STOP)
-            try:
-                self._process.wait(self._leave_s)
-            except subprocess.TimeoutExpired:
-                # SIGKILL also ends a process that is stopped (SIGSTOP).
-                self._process.kill()
-                self._process.wait()
+            wait_or_kill(self._process, self._leave_s)
 
     def close(self) -> None:
         """End the servo. Safe to call twice."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ServoCfg:
-    """What the servo is told at its start.
+    """Settings of a servo.
 
     Args:
         link: name of the `ServoLink`.

@@ -153,9 +153,9 @@ def test_a_tick_survives_its_record(complete: bool, acts: bool) -> None:
     assert episode == 9 and lateness.tolist() == [0.5, 1.5]
     for name, value in tick._asdict().items():
         if isinstance(value, np.ndarray):
-            assert np.array_equal(getattr(found, name), value, equal_nan=True), name
+            assert np.array_equal(found._asdict()[name], value, equal_nan=True), name
         else:
-            assert getattr(found, name) == value, name
+            assert found._asdict()[name] == value, name
 
 
 def test_a_request_holds_the_inputs_and_committed_actions(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def _deploy(args: Args) -> int:
     if report.shadow is not None:
         _print_shadow(report.shadow)
     if report.log is not None:
-        print(f"log {report.log}" + (f" (ended early: {report.log_error})" if report.log_error else ""))
+        print(f"log {report.log}" + (f" ({report.log_error})" if report.log_error else ""))
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         replace_file(args.json, dump_json({"schema_version": 1, **report.to_json()}))
