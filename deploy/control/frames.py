@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -73,11 +74,17 @@ class FrameWriter:
             self._file = None
 
 
-def read_frame(log: Path, at: int, shape: tuple[int, ...]) -> np.ndarray:
+def read_frame(log: Path, at: int, shape: tuple[int, ...], checksum: int) -> np.ndarray:
     """(h, w, channels) uint8 frame of a log.
 
+    Args:
+        log: path of the log.
+        at: place of the frame in the file.
+        shape: shape of the frame.
+        checksum: CRC-32 of its pixels, from the log.
+
     Raises:
-        DataError: the file is missing or too short.
+        DataError: the file is missing, too short, or of another log.
     """
     place, size = frames_path(log), int(np.prod(shape))
     try:
@@ -88,4 +95,8 @@ def read_frame(log: Path, at: int, shape: tuple[int, ...]) -> np.ndarray:
         raise DataError(f"frames {str(place)!r} cannot be read: {error.strerror}") from error
     if len(data) != size:
         raise DataError(f"frames {str(place)!r} end at byte {at + len(data)}: expected a frame of {size} bytes at {at}")
+    if zlib.crc32(data) != checksum:
+        raise DataError(
+            f"frames {str(place)!r} hold other pixels at byte {at} than the log states: expected its own file"
+        )
     return np.frombuffer(data, np.uint8).reshape(shape)

@@ -213,7 +213,7 @@ class _Chunks:
                     f"log {str(self._log)!r}: tick {record['tick']} of episode {record['episode']} has no frame of"
                     f" {key!r}: it was overwritten before it was recorded"
                 )
-            found[key] = read_frame(self._log, int(frame["at"]), shapes[key])
+            found[key] = read_frame(self._log, int(frame["at"]), shapes[key], int(frame["kept_checksum"]))
         return found
 
 

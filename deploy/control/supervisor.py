@@ -7,7 +7,10 @@ ends them in order.
 from __future__ import annotations
 
 import time
+import zlib
 from typing import Any
+
+import numpy as np
 
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.control.frames import FrameWriter
@@ -181,8 +184,18 @@ class Supervisor:
         lines: dict[str, dict[str, int | None]] = {}
         for (key, camera), frame in zip(self._cameras.items(), tick.frames, strict=True):
             pixels = camera.read(frame.number) if tick.asked >= 0 else None
-            at = None if pixels is None else self._frames.write(pixels[..., self.wiring.cameras[key]])
-            lines[key] = {"number": frame.number, "stamp_ns": frame.stamp_ns, "checksum": frame.checksum, "at": at}
+            at, kept = None, None
+            if pixels is not None:
+                # in the bundle's order of channels, as the policy saw it
+                seen = np.ascontiguousarray(pixels[..., self.wiring.cameras[key]])
+                at, kept = self._frames.write(seen), zlib.crc32(seen)
+            lines[key] = {
+                "number": frame.number,
+                "stamp_ns": frame.stamp_ns,
+                "checksum": frame.checksum,
+                "at": at,
+                "kept_checksum": kept,
+            }
         return lines
 
     def _account(self, tick: Tick) -> None:
