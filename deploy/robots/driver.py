@@ -20,7 +20,7 @@ from robotrl.deploy.control.realtime import sleep_until, steady
 from robotrl.deploy.control.safety import Mode
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, Status, message, now_ns
-from robotrl.errors import RobotrlError
+from robotrl.errors import ConfigError, RobotrlError
 from robotrl.spec import Spec
 
 MAX_CATCH_UP_S = 0.1
@@ -216,8 +216,23 @@ class _Driver:
         for key, camera in self.cameras.items():
             if key in obs:
                 camera.write(obs[key], stamp_ns, self.episode)
-        numbers = [np.ravel(obs[key]) for key in self.robot.observation_spec if key not in self.cameras]
+        numbers = [np.ravel(self.measured(obs, key)) for key in self.robot.observation_spec if key not in self.cameras]
         return np.concatenate([np.zeros(0, np.float32), *numbers]).astype(np.float32), stamp_ns
+
+    def measured(self, obs: dict[str, np.ndarray], key: str) -> np.ndarray:
+        """An observation of numbers.
+
+        Raises:
+            ConfigError: it is missing, or has another shape than its spec, so that others would be read in its place.
+        """
+        wanted = self.robot.observation_spec[key].shape
+        if key not in obs:
+            raise ConfigError(
+                f"the robot's observe lacks {key!r}: expected it of shape {wanted}; it gave {', '.join(obs)}"
+            )
+        if np.shape(obs[key]) != wanted:
+            raise ConfigError(f"the robot's observe gave {key!r} of shape {np.shape(obs[key])}: expected {wanted}")
+        return obs[key]
 
     def publish(self, status: Status, values: np.ndarray, stamp_ns: int | None = None) -> None:
         """Publish an observation that was measured at `stamp_ns`, or now."""

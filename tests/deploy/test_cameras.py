@@ -198,3 +198,20 @@ def test_what_cannot_be_is_refused_before_anything_moves(
     with pytest.raises(DataError, match="is no file of a control log's frames"):
         run_control(bundle, CART, episodes=1, log=log)
     assert "years" in frames_path(log).read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("float", r"camera 'image' gave float32 \(4, 32, 3\): expected uint8"),
+        ("cut", r"camera 'image' gave uint8 \(2, 32, 3\): expected uint8 \(4, 32, 3\)"),
+        ("missing", r"the robot's observe lacks 'speed': expected it of shape \(1,\); it gave"),
+        ("longer", r"the robot's observe gave 'speed' of shape \(2,\): expected \(1,\)"),
+    ],
+)
+def test_a_robot_that_observes_otherwise_than_it_says_ends_with_the_reason(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, fault: str, says: str
+) -> None:
+    monkeypatch.setenv("CAMERA_ODD", fault)
+    with pytest.raises(RobotFault, match=says):
+        run_control(bundle, "sim:tests.kits.camera_cart:make_odd", episodes=1)

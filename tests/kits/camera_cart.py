@@ -66,3 +66,24 @@ class CameraCart(Cart):
 
 def make(seed: int) -> CameraCart:
     return CameraCart(seed)
+
+
+class OddCart(CameraCart):
+    """A cart whose observations differ from its specs from 50 inner steps on, as CAMERA_ODD says."""
+
+    def observe(self) -> dict[str, np.ndarray]:
+        found = super().observe()
+        match os.environ["CAMERA_ODD"] if self.steps >= 50 else "":
+            case "float" if "image" in found:
+                found["image"] = found["image"].astype(np.float32)
+            case "cut" if "image" in found:
+                found["image"] = found["image"][:2]
+            case "missing":
+                del found["speed"]
+            case "longer":
+                found["speed"] = np.zeros(2, np.float32)
+        return found
+
+
+def make_odd(seed: int) -> OddCart:
+    return OddCart(seed)
