@@ -188,7 +188,7 @@ class Supervisor:
             if pixels is not None:
                 # in the bundle's order of channels, as the policy saw it
                 seen = np.ascontiguousarray(pixels[..., self.wiring.cameras[key]])
-                at, kept = self._frames.write(seen), zlib.crc32(seen)
+                at, kept = self._frames.write(seen), zlib.crc32(seen.tobytes())
             lines[key] = {
                 "number": frame.number,
                 "stamp_ns": frame.stamp_ns,
