@@ -29,6 +29,9 @@ class ChunkRequest:
     """Time of its observation."""
     asked_ns: int
     lead: int
+    """Control ticks after which its chunk is to take over."""
+    delay: int
+    """`Chunk.delay` of its chunk."""
     executed: int = 0
     """Actions executed since."""
     abandoned: bool = False
@@ -85,7 +88,9 @@ class Asker:
         prefix = committed_inputs(self._manifest, committed) if len(committed) else None
         opened.asked, opened.committed = self._decision, len(committed)
         self.refused = ""
-        self.request = ChunkRequest(self._serial, self._decision, opened.tick, opened.stamp_ns, now_ns(), lead)
+        self.request = ChunkRequest(
+            self._serial, self._decision, opened.tick, opened.stamp_ns, now_ns(), lead, len(committed)
+        )
         self._link.requests.write(
             Message(
                 stamp_ns=opened.stamp_ns,

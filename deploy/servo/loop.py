@@ -316,7 +316,8 @@ class ServoLoop:
         chunk, index = self.plan.chunk, self.plan.index(tick)
         if chunk is None or index is None:
             return None
-        if not in_time(self.wiring.limits, (now_ns() - chunk.stamp_ns) * 1e-9, index, self.period_s):
+        periods = chunk.delay + index
+        if not in_time(self.wiring.limits, (now_ns() - chunk.stamp_ns) * 1e-9, periods, self.period_s):
             self.plan.drop()
             self.plan.expired += 1
             return None
@@ -386,7 +387,8 @@ class ServoLoop:
     def _ask(self, opened: OpenTick, obs: dict[str, np.ndarray], lead: int) -> None:
         """Ask for the chunk of a tick's observation."""
         committed = self.plan.committed(opened.tick, lead) if self.manifest.prefix and lead else _NO_ACTIONS
-        due = self._start + self.plan.due(opened.tick, lead) * self.period_ns if self.cfg.wake_early else 0
+        due_tick = self.plan.due(opened.tick, lead, len(committed))
+        due = self._start + due_tick * self.period_ns if self.cfg.wake_early else 0
         self.asker.ask(opened, obs, committed, lead, self._serial, due)
 
     def _look(self) -> None:
@@ -414,7 +416,8 @@ class ServoLoop:
         request = found.request
         length, now_tick = self.plan.length, max(0, (now_ns() - self._start) // self.period_ns)
         actions = found.answer.values.reshape(length, -1)
-        chunk = Chunk(actions, request.decision, request.stamp_ns, request.tick)
+        zero_tick = request.tick + request.delay
+        chunk = Chunk(actions, request.decision, request.stamp_ns, zero_tick, request.delay)
         waiting = self._open
         if waiting is None:
             takeover = request.tick + request.lead
@@ -424,9 +427,10 @@ class ServoLoop:
                 self.plan.start(chunk)
             return
         # where nothing was executed since the request, the chunk begins now, however long it took
-        index = min(waiting.tick - request.tick, length - 1) if request.executed else 0
+        index = min(max(0, waiting.tick - zero_tick), length - 1) if request.executed else 0
         self.plan.start(chunk._replace(zero_tick=waiting.tick - index))
-        timely = in_time(self.wiring.limits, (now_ns() - request.stamp_ns) * 1e-9, index, self.period_s)
+        periods = request.delay + index
+        timely = in_time(self.wiring.limits, (now_ns() - request.stamp_ns) * 1e-9, periods, self.period_s)
         self._finish(waiting, NONE if timely else Reason.ACTION_LATE, actions[index])
         self.misses += max(0, now_tick - waiting.tick)
         self._tick = max(self._tick, now_tick)

@@ -2,8 +2,9 @@
 
 Where an inference takes less than half a control period, the chunk is asked for at the tick that needs it, and the tick
 waits for it. Where it takes longer, the chunk is asked for `lead` ticks ahead, while the rest of the last chunk is
-executed; its first `lead` actions belong to the past when it starts, and are not executed (real-time chunking gives
-them to the policy as committed actions).
+executed. A plain policy's chunk begins at the tick of its observation: its first `lead` actions belong to the past when
+it starts, and are not executed. A policy that is given those `lead` actions as committed (real-time chunking in
+training) gives the ones that follow them: none of its chunk is left out.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Chunk(NamedTuple):
     """Time of the observation that it was inferred from."""
     zero_tick: int
     """Control tick of its first action."""
+    delay: int = 0
+    """Control ticks from the observation to the first action: the committed actions that the policy was given."""
 
 
 class ChunkPlan:
@@ -73,9 +76,15 @@ class ChunkPlan:
             return True
         return tick - self.chunk.zero_tick >= self.execute - lead
 
-    def due(self, tick: int, lead: int) -> int:
-        """Control tick at which the chunk that is asked for at `tick` will be followed by the next request."""
-        return tick + max(1, self.execute - lead)
+    def due(self, tick: int, lead: int, delay: int) -> int:
+        """Control tick at which the next chunk will be asked for.
+
+        Args:
+            tick: control tick at which this one is asked for.
+            lead: control ticks by which chunks are asked for ahead.
+            delay: `Chunk.delay` of this one.
+        """
+        return tick + max(1, delay + self.execute - lead)
 
     def committed(self, tick: int, count: int) -> np.ndarray:
         """(n, A) actions of the chunk that will be executed from `tick` on, at most `count`."""

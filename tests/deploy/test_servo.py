@@ -59,7 +59,9 @@ def test_actions_belong_to_control_ticks() -> None:
     # two of the four are executed; the next chunk is asked for at tick 7, or one tick ahead of that
     assert [plan.wants(tick, 0) for tick in (5, 6, 7)] == [False, False, True]
     assert [plan.wants(tick, 1) for tick in (5, 6, 7)] == [False, True, True]
-    assert plan.due(7, 0) == 9 and plan.due(6, 1) == 7 and plan.due(6, 3) == 7
+    assert plan.due(7, 0, 0) == 9 and plan.due(6, 1, 0) == 7 and plan.due(6, 3, 0) == 7
+    # one committed action: the chunk begins at tick 7, its two actions end at 8, and its successor is asked for at 8
+    assert plan.due(6, 1, 1) == 8
     assert plan.committed(6, 2).tolist() == [[1.0], [2.0]]
     assert plan.committed(8, 5).tolist() == [[3.0]]
     plan.drop()
@@ -298,6 +300,13 @@ def test_a_policy_that_knows_committed_actions_is_given_them(tmp_path: Path) -> 
     run_control(slow, CART, episodes=1, limit_s=1.0, log=log)
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     assert sum(r["committed"] > 0 for r in ticks) > 5
+    asked = {r["asked"]: r for r in ticks if r["committed"] > 0}
+    used = [r for r in ticks if r["decision"] in asked and r["policy"] is not None]
+    assert len(used) > 5
+    for r in used:
+        # its first action follows the committed ones, as in training
+        begins = asked[r["decision"]]["tick"] + asked[r["decision"]]["committed"]
+        assert r["cursor"] - 1 == r["tick"] - begins
     again = replay(log, slow)
     assert again.decisions > 5 and again.policy_max_abs == again.sent_max_abs == 0.0
 
