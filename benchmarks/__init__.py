@@ -21,6 +21,7 @@ BENCHES = {
     "carla": "carla.bench",
     "cartpole": "quickstart.cartpole",
     "chain": "chain.bench",
+    "delay": "delay.bench",
     "driving": "driving.bench",
     "faults": "faults",
     "finetune": "finetune.bench",

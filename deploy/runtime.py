@@ -59,14 +59,10 @@ class Controller:
             raise ConfigError(f"seed is {seed!r}: expected 0 or more")
         self.bundle = bundle
         self.manifest = manifest = bundle.manifest
-        if (
-            manifest.sampler.noise_policy == "steer"
-            or manifest.timing.rtc_mode == "guided"
-            or any(port.role == "state_in" for port in manifest.io.inputs)
-        ):
+        if manifest.sampler.noise_policy == "steer" or any(port.role == "state_in" for port in manifest.io.inputs):
             raise DataError(
-                "this bundle needs a steering graph, recurrent state or guided joining of chunks, which this version "
-                "of the runtime does not execute: install a newer robotrl"
+                "this bundle needs a steering graph or recurrent state, which this version of the runtime does not "
+                "execute: install a newer robotrl"
             )
         with bounded_memory():
             self.session = _built(bundle) if session is None else session

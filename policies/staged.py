@@ -61,6 +61,11 @@ class StagedPolicy(nn.Module):
         """K, the number of denoising steps."""
         return len(self.times) - 1
 
+    @property
+    def deploy_noise(self) -> float:
+        """Std of the initial noise at deployment, that of the early policy."""
+        return self.early.deploy_noise
+
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """Contexts of both policies side by side; both have the same width."""
         return torch.cat([self.early.encode(obs), self.late.encode(obs)], dim=-1)
@@ -90,7 +95,7 @@ class StagedPolicy(nn.Module):
         """
         if noise is None:
             raise ValueError("noise is None: a staged policy starts from noise (B, H, A)")
-        normalized_action = self.decode(self.encode(obs), self.early.deploy_noise * noise)
+        normalized_action = self.decode(self.encode(obs), self.deploy_noise * noise)
         return Deployed(self.to_actions(normalized_action), normalized_action)
 
     def act(

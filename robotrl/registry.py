@@ -211,6 +211,7 @@ POLICIES = Table(
         "flow": "robotrl.policies.flow:FlowPolicy",
         "flow-vla": "robotrl.policies.vla.flow:FlowVlaPolicy",
         "gaussian": "robotrl.policies.gaussian:GaussianPolicy",
+        "guided": "robotrl.policies.guided:GuidedPolicy",
         "openvla": "robotrl.policies.vla.pretrained:OpenVlaPolicy",
         "path-speed": "robotrl.policies.path_speed:PathSpeedPolicy",
         "pi0": "robotrl.policies.vla.pretrained_flow:Pi0Policy",

@@ -131,6 +131,16 @@ class TransformGroup:
         return cls(tuple(from_json(t) for t in data["inputs"]), tuple(from_json(t) for t in data["outputs"]))
 
 
+def composed_affine(transforms: TransformGroup, key: str, width: int) -> Affine:
+    """Composition of the `Affine`s of `key` (width,) in `transforms.outputs`, without the clips."""
+    scale, offset = np.ones(width), np.zeros(width)
+    for transform in transforms.outputs:
+        if isinstance(transform, Affine) and transform.key == key:
+            scale = scale * np.asarray(transform.scale)
+            offset = offset * np.asarray(transform.scale) + np.asarray(transform.offset)
+    return Affine(key, tuple(scale.tolist()), tuple(offset.tolist()))
+
+
 def numpy_backend(transforms: Sequence[Transform]) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
     """Function that applies `transforms` in order to a dict of float32 arrays; other keys are unchanged."""
     steps: list[tuple[Transform, np.ndarray, np.ndarray]] = [

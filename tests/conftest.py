@@ -15,11 +15,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 LINKS = ROOT / "build" / "checkout"
 PARTS = ("sims", "policies", "deploy", "configs")
+
+# A busy machine draws slowly: that is no fault of a test.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 # Files that take longest (they start processes or compile). A worker that began one of them last would leave the others
 # with nothing to do. `make test-fast` leaves them out.

@@ -16,7 +16,7 @@ import numpy as np
 from robotrl.errors import DataError, short
 from robotrl.spec import is_picture
 from robotrl.spec.checks import NUMBERS
-from robotrl.transforms import Affine, Clip, Transform, TransformGroup
+from robotrl.transforms import Clip, Transform, composed_affine
 
 if TYPE_CHECKING:
     from robotrl.deploy.bundle.manifest import Limit, Manifest, Port
@@ -57,16 +57,6 @@ def check(manifest: Manifest) -> None:
     _check_files(manifest)
 
 
-def composed_affine(transforms: TransformGroup, key: str, width: int) -> Affine:
-    """Composition of the `Affine`s of `key` in `transforms.outputs`, without the clips."""
-    scale, offset = np.ones(width), np.zeros(width)
-    for transform in transforms.outputs:
-        if isinstance(transform, Affine) and transform.key == key:
-            scale = scale * np.asarray(transform.scale)
-            offset = offset * np.asarray(transform.scale) + np.asarray(transform.offset)
-    return Affine(key, tuple(scale.tolist()), tuple(offset.tolist()))
-
-
 def require(holds: bool, field: str, value: object, expected: str) -> None:
     """Refuse a field of the manifest unless a condition holds.
 
@@ -102,12 +92,12 @@ def _check_ports(manifest: Manifest) -> None:
 
 
 def _check_prefix(manifest: Manifest) -> None:
-    """Check the inputs of committed actions: both or none, as long as the delay that the policy is trained for."""
+    """Check the inputs of committed actions: both or none, as long as the longest delay of the policy."""
     roles = sorted(port.role for port in manifest.prefix)
-    trained = manifest.timing.rtc_mode == "trained"
-    expected = ["prefix", "prefix_mask"] if trained else []
+    joined = manifest.timing.rtc_mode != "none"
+    expected = ["prefix", "prefix_mask"] if joined else []
     require(roles == expected, "io.inputs of committed actions", roles, f"{expected} as timing.rtc_mode says")
-    if not trained:
+    if not joined:
         return
     require(
         manifest.schema_version >= 2, "schema_version", manifest.schema_version, "2 or more, with committed actions"
@@ -159,6 +149,8 @@ def _check_timing(manifest: Manifest) -> None:
     delay = timing.rtc_max_delay_steps
     require(0 <= delay <= length, "timing.rtc_max_delay_steps", delay, "0 to chunk_length")
     require(delay == 0 or timing.rtc_mode != "none", "timing.rtc_max_delay_steps", delay, "0 where rtc_mode is 'none'")
+    overlaps = timing.rtc_mode != "guided" or execute + delay == length
+    require(overlaps, "timing.execute", execute, f"{length - delay}, chunk_length without the overlap of guided chunks")
 
 
 def _check_sampler(manifest: Manifest) -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 
 from robotrl.deploy.bundle import manifest as schema
-from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS, composed_affine
+from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
 from robotrl.deploy.bundle.plausible import max_still_s, plausible
 from robotrl.errors import ConfigError
-from robotrl.spec import COMMITTED, COMMITTED_MASK, HasSampler, Spec, committed_steps
+from robotrl.spec import COMMITTED, COMMITTED_MASK, HasOverlap, HasSampler, Spec, committed_steps
 from robotrl.spec.actuation import Actuation
-from robotrl.transforms import TransformGroup
+from robotrl.transforms import TransformGroup, composed_affine
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,6 +116,7 @@ class ExportPlan:
         """
         policy = self.policy
         committed = committed_steps(policy.observation_spec)
+        guided = isinstance(policy, HasOverlap)
         files = {schema.GRAPH_FILE: entry(graph)}
         if golden is not None:
             files[schema.GOLDEN_FILE] = entry(golden)
@@ -132,10 +133,10 @@ class ExportPlan:
             timing=schema.Timing(
                 control_period_s=self.period,
                 chunk_length=policy.horizon,
-                execute=policy.horizon,
+                execute=policy.horizon - policy.overlap if guided else policy.horizon,
                 latency_budget_s=self.period / 2,
                 max_observation_age_s=2 * self.period,
-                rtc_mode="trained" if committed else "none",
+                rtc_mode="guided" if guided else "trained" if committed else "none",
                 rtc_max_delay_steps=committed,
                 interpolation="hold",
             ),

@@ -100,8 +100,11 @@ class Timing:
         execute: number of them that run before the next inference, 1 to H.
         latency_budget_s: longest inference; a longer one counts as over budget.
         max_observation_age_s: an older observation is stale: the controller holds.
-        rtc_mode: real-time chunking, how a chunk joins the running one ("none": it starts when the last one ends).
-        rtc_max_delay_steps: the largest inference delay that the policy was trained for, in control steps.
+        rtc_mode: real-time chunking, how a chunk joins the running one. "none": it begins at its observation, whatever
+            the last one planned. "trained": the policy is given the committed actions, and the chunk begins after them.
+            "guided": it begins at its observation, and the sampler is guided by what the last one planned.
+        rtc_max_delay_steps: the largest inference delay that the policy was trained for, in control steps; of guided
+            chunks the overlap with the last one, `chunk_length` - `execute`.
         interpolation: the robot's interpolation between two actions ("hold": repeat the last action).
     """
 

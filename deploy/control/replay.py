@@ -193,8 +193,8 @@ class _Chunks:
             count = int(record.get("committed", 0))
             if count:
                 first = int(record["cursor"]) - 1
-                committed = self.chunk(int(record["decision"]))[first : first + count]
-                inputs |= committed_inputs(self._controller.manifest, committed)
+                planned = self.chunk(int(record["decision"]))[first:]
+                inputs |= committed_inputs(self._controller.manifest, planned, count)
             found = self._controller.infer(inputs, decision)
             self._chunks = {**dict(list(self._chunks.items())[-_KEPT:]), decision: found}
         return self._chunks[decision]

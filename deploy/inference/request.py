@@ -7,7 +7,7 @@ import numpy as np
 from robotrl.deploy.bundle.manifest import Manifest, Port
 from robotrl.deploy.robots.cameras import packed_numbers, unpacked_numbers
 from robotrl.errors import ConfigError
-from robotrl.spec import is_picture
+from robotrl.spec import is_picture, overlap_weights
 
 
 def packed(
@@ -53,16 +53,25 @@ def _numbers(manifest: Manifest) -> list[Port]:
     return [port for port in manifest.observations if not is_picture(port.spec)]
 
 
-def committed_inputs(manifest: Manifest, actions: np.ndarray) -> dict[str, np.ndarray]:
+def committed_inputs(manifest: Manifest, planned: np.ndarray, committed: int) -> dict[str, np.ndarray]:
     """The inputs of role "prefix" and "prefix_mask" by name.
 
     Args:
         manifest: the manifest of a bundle that has them.
-        actions: (n, A) committed actions, the next one first; those beyond the policy's own number are left out.
+        planned: (n, A) actions of the last chunk, the next one first; those beyond the policy's own number are left
+            out.
+        committed: number of them that will be executed before the new chunk takes over; the others guide it, too, if
+            its sampler is guided.
     """
+    steps = manifest.timing.rtc_max_delay_steps
+    known_steps = min(len(planned), steps)
+    if manifest.timing.rtc_mode == "guided":
+        weights = np.asarray(overlap_weights(min(committed, known_steps), known_steps, steps))
+    else:
+        known_steps = min(known_steps, committed)
+        weights = np.ones(known_steps)
     inputs = {port.name: np.zeros(port.shape, np.float32) for port in manifest.prefix}
     for port in manifest.prefix:
-        row = actions if port.role == "prefix" else np.ones(len(actions))
-        known = np.ravel(row)[: len(inputs[port.name])]
+        known = np.ravel(planned[:known_steps] if port.role == "prefix" else weights)
         inputs[port.name][: len(known)] = known
     return inputs

@@ -38,6 +38,11 @@ class ChunkRequest:
     """Its chunk will not be used."""
 
 
+def delay_of(manifest: Manifest, committed: int) -> int:
+    """`Chunk.delay` of a chunk whose policy was given so many committed actions."""
+    return committed if manifest.timing.rtc_mode == "trained" else 0
+
+
 class Answered(NamedTuple):
     """An answer with its request."""
 
@@ -71,25 +76,33 @@ class Asker:
         self.answer_ns = 0
 
     def ask(
-        self, opened: OpenTick, obs: dict[str, np.ndarray], committed: np.ndarray, lead: int, episode: int, due_ns: int
+        self, opened: OpenTick, obs: dict[str, np.ndarray], planned: np.ndarray, lead: int, episode: int, due_ns: int
     ) -> None:
         """Write a request for the observation of a tick; the tick notes its decision.
 
         Args:
             opened: the tick.
             obs: its observations of numbers.
-            committed: (n, A) actions that will be executed meanwhile; none for a policy that does not know them.
+            planned: (n, A) actions of the last chunk from the tick on; none for a policy that does not know them.
             lead: control ticks after which the chunk is to take over.
             episode: serial number of the episode.
             due_ns: time at which the next request is due; 0 if that is not to be prepared for.
         """
         self._serial += 1
         self._decision += 1
-        prefix = committed_inputs(self._manifest, committed) if len(committed) else None
-        opened.asked, opened.committed = self._decision, len(committed)
+        prefix, committed = None, min(lead, len(planned))
+        if committed:
+            prefix = committed_inputs(self._manifest, planned, committed)
+        opened.asked, opened.committed = self._decision, committed
         self.refused = ""
         self.request = ChunkRequest(
-            self._serial, self._decision, opened.tick, opened.stamp_ns, now_ns(), lead, len(committed)
+            self._serial,
+            self._decision,
+            opened.tick,
+            opened.stamp_ns,
+            now_ns(),
+            lead,
+            delay_of(self._manifest, committed),
         )
         self._link.requests.write(
             Message(

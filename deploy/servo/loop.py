@@ -23,7 +23,7 @@ from robotrl.deploy.inference.link import AnswerKind, InferenceLink
 from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, message, now_ns
-from robotrl.deploy.servo.asking import Answered, Asker, ChunkRequest
+from robotrl.deploy.servo.asking import Answered, Asker, ChunkRequest, delay_of
 from robotrl.deploy.servo.commands import Commander
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.observing import Observer, OpenTick
@@ -91,13 +91,14 @@ class ServoLoop:
         self.max_age_ns = round(wiring.limits.max_observation_age_s * 1e9)
         self.max_ticks = max(1, round(cfg.limit_s * 1e9 / self.period_ns))
         self.most_lead = timing.chunk_length - 1
-        if timing.rtc_mode == "trained":
+        if timing.rtc_mode != "none":
             self.most_lead = min(self.most_lead, timing.rtc_max_delay_steps)
+        self.least_lead = 1 if timing.rtc_mode == "guided" else 0
         self._exact = {port.name: port.spec for port in manifest.observations if port.words}
         """Specs of instructions, which hold numbers of words."""
         self.latency = Latency(cfg.inference_s)
         self.asker = Asker(manifest, inference, cfg.doorbell, self.latency)
-        self.plan = ChunkPlan(timing.chunk_length, timing.execute)
+        self.plan = ChunkPlan(timing.chunk_length, timing.execute, timing.rtc_mode == "guided")
         self.misses = 0
         """Control periods in which no command was decided."""
         self._orders_done = 0
@@ -285,7 +286,7 @@ class ServoLoop:
         if self._next is not None and tick >= self._next[1]:
             self.plan.start(self._next[0])
             self._next = None
-        lead = lead_ticks(self.latency.p95_ns, self.period_ns, self.most_lead)
+        lead = max(self.least_lead, lead_ticks(self.latency.p95_ns, self.period_ns, self.most_lead))
         if self.asker.request is None and self._next is None and self.plan.wants(tick, lead):
             self._ask(opened, obs, lead)
         action = self._planned(tick) if opened.asked < 0 or lead else None
@@ -386,10 +387,12 @@ class ServoLoop:
 
     def _ask(self, opened: OpenTick, obs: dict[str, np.ndarray], lead: int) -> None:
         """Ask for the chunk of a tick's observation."""
-        committed = self.plan.committed(opened.tick, lead) if self.manifest.prefix and lead else _NO_ACTIONS
-        due_tick = self.plan.due(opened.tick, lead, len(committed))
+        planned = _NO_ACTIONS
+        if self.manifest.prefix and lead:
+            planned = self.plan.planned(opened.tick, self.manifest.timing.rtc_max_delay_steps)
+        due_tick = self.plan.due(opened.tick, lead, delay_of(self.manifest, min(lead, len(planned))))
         due = self._start + due_tick * self.period_ns if self.cfg.wake_early else 0
-        self.asker.ask(opened, obs, committed, lead, self._serial, due)
+        self.asker.ask(opened, obs, planned, lead, self._serial, due)
 
     def _look(self) -> None:
         """Take the answer to the request, if it is there."""

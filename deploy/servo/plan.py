@@ -4,7 +4,8 @@ Where an inference takes less than half a control period, the chunk is asked for
 waits for it. Where it takes longer, the chunk is asked for `lead` ticks ahead, while the rest of the last chunk is
 executed. A plain policy's chunk begins at the tick of its observation: its first `lead` actions belong to the past when
 it starts, and are not executed. A policy that is given those `lead` actions as committed (real-time chunking in
-training) gives the ones that follow them: none of its chunk is left out.
+training) gives the ones that follow them: none of its chunk is left out. A chunk that is guided by the last one begins
+at its observation, too; since two chunks overlap, it is always asked for ahead.
 """
 
 from __future__ import annotations
@@ -39,16 +40,19 @@ class ChunkPlan:
 
     Args:
         length: actions in a chunk (H).
-        execute: number of them to execute before the next chunk takes over.
+        execute: number of them to execute before the next chunk takes over; of overlapping chunks before it is asked
+            for.
+        overlaps: chunks overlap: what one plans guides the next.
 
     Attributes:
         chunk: the chunk; None at the start and after a bad tick.
         expired: chunks that ended before they were executed, because ticks were missed.
     """
 
-    def __init__(self, length: int, execute: int) -> None:
+    def __init__(self, length: int, execute: int, overlaps: bool = False) -> None:
         self.length = length
         self.execute = execute
+        self.overlaps = overlaps
         self.chunk: Chunk | None = None
         self.expired = 0
 
@@ -74,7 +78,7 @@ class ChunkPlan:
         """Tell whether the next chunk is to be asked for at this tick."""
         if self.chunk is None:
             return True
-        return tick - self.chunk.zero_tick >= self.execute - lead
+        return tick - self.chunk.zero_tick >= self._asked_at(lead)
 
     def due(self, tick: int, lead: int, delay: int) -> int:
         """Control tick at which the next chunk will be asked for.
@@ -84,10 +88,14 @@ class ChunkPlan:
             lead: control ticks by which chunks are asked for ahead.
             delay: `Chunk.delay` of this one.
         """
-        return tick + max(1, delay + self.execute - lead)
+        return tick + max(1, delay + self._asked_at(lead))
 
-    def committed(self, tick: int, count: int) -> np.ndarray:
-        """(n, A) actions of the chunk that will be executed from `tick` on, at most `count`."""
+    def _asked_at(self, lead: int) -> int:
+        """Index of the chunk's action at whose tick the next chunk is asked for."""
+        return self.execute if self.overlaps else self.execute - lead
+
+    def planned(self, tick: int, count: int) -> np.ndarray:
+        """(n, A) actions of the chunk from `tick` on, at most `count`."""
         if self.chunk is None:
             return np.zeros((0, 0), np.float32)
         index = tick - self.chunk.zero_tick

@@ -16,11 +16,13 @@ from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError, check_number
 from robotrl.fn.random.keyed_noise import decision_key
+from robotrl.policies.guided import GuidedCfg
 from robotrl.registry import check_num_envs, make_sim, sim_options
 from robotrl.rollout.candidates import CandidateActor
 from robotrl.rollout.compatibility import check_fit, check_words
 from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
+from robotrl.rollout.overlap import Overlap
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import describe, load_policy
 from robotrl.spec import Spec, Split, VecSim, committed_steps
@@ -50,9 +52,18 @@ class OneByOneActor:
         execute: number of actions of a chunk that are executed.
         action_spec: the sim's action spec.
         num_envs: N.
+        overlap: join of a chunk to the one before it; None where chunks begin anew.
     """
 
-    def __init__(self, infer: Infer, keys: Sequence[str], execute: int, action_spec: Spec, num_envs: int) -> None:
+    def __init__(
+        self,
+        infer: Infer,
+        keys: Sequence[str],
+        execute: int,
+        action_spec: Spec,
+        num_envs: int,
+        overlap: Overlap | None = None,
+    ) -> None:
         self._infer = infer
         self._keys = tuple(keys)
         self._execute = execute
@@ -60,18 +71,18 @@ class OneByOneActor:
         self._chunk = np.zeros((num_envs, execute, len(self._rest)), np.float32)
         self._cursor = np.full(num_envs, execute)
         self._decision = np.zeros(num_envs, np.int64)
+        self._overlap = overlap
 
     def act(self, obs: dict[str, Tensor], turn: Turn) -> Tensor:
         """Actions (N, A)."""
-        arrays = {key: obs[key].numpy() for key in self._keys}
         began, counted = turn.started.numpy(), turn.counted.numpy()
+        if self._overlap is not None:
+            self._overlap.begin(torch.nonzero(turn.started).squeeze(1))
         self._cursor[began] = self._execute
         self._decision[began] = 0
         for env in np.flatnonzero(self._cursor >= self._execute):
             if counted[env]:
-                row = {key: array[env] for key, array in arrays.items()}
-                key = decision_key(int(turn.start[env]), int(self._decision[env]))
-                self._chunk[env] = self._infer(row, key)[: self._execute]
+                self._chunk[env] = self._decide(obs, env, decision_key(int(turn.start[env]), int(self._decision[env])))
                 self._decision[env] += 1
             else:
                 self._chunk[env] = self._rest
@@ -79,6 +90,15 @@ class OneByOneActor:
         actions = self._chunk[np.arange(len(self._cursor)), self._cursor]
         self._cursor += 1
         return torch.from_numpy(actions)
+
+    def _decide(self, obs: dict[str, Tensor], env: int, key: int) -> np.ndarray:
+        """Actions (h, A) to execute for an env."""
+        if self._overlap is None:
+            return self._infer({name: obs[name][env].numpy() for name in self._keys}, key)[: self._execute]
+        only = torch.tensor([env])
+        given = self._overlap.given({name: obs[name] for name in self._keys}, only)
+        chunk = self._infer({name: value[0].numpy() for name, value in given.items()}, key)
+        return self._overlap.take(obs, only, torch.from_numpy(chunk[None]))[0].numpy()
 
     def planned(self, env: int) -> Tensor:
         """(h, A) rest of an env's chunk: the action just given, and those that follow."""
@@ -95,7 +115,10 @@ def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
     manifest = controller.manifest
     check_words({port.name: port.spec for port in manifest.observations if port.words}, sim)
     keys = [port.name for port in manifest.read]
-    return OneByOneActor(controller.infer, keys, manifest.timing.execute, sim.action_spec, sim.num_envs)
+    timing, width, overlap = manifest.timing, len(manifest.action.names), None
+    if timing.rtc_mode == "guided":
+        overlap = Overlap(sim.num_envs, timing.chunk_length, timing.rtc_max_delay_steps, width, CPU)
+    return OneByOneActor(controller.infer, keys, timing.execute, sim.action_spec, sim.num_envs, overlap)
 
 
 class Comparison(NamedTuple):
@@ -156,6 +179,7 @@ def evaluate_path(
     num_envs: int = 64,
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    guided_steps: int = 0,
 ) -> EvalResult:
     """Evaluate the policy at a path on the first starts of a split, each run exactly once.
 
@@ -168,8 +192,10 @@ def evaluate_path(
         num_envs: number of parallel envs.
         options: options of the sim by name, which override those of the run.
         device: device of the policy; a bundle runs on the CPU only.
+        guided_steps: overlap of the chunks that continue the ones before (`GuidedPolicy`); 0 for none.
 
     Raises:
+        CapabilityError: chunks of this policy cannot be guided.
         ConfigError: the sim is unknown, cannot be inferred from the path, or does not match the policy; there are
             fewer starts; or the device is not available or not supported.
         DataError: nothing readable is at the path.
@@ -178,7 +204,8 @@ def evaluate_path(
     refuse_dataset(path)
     vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options, device=device)
     try:
-        return evaluate(actor_of(path, vec, seed), vec, episodes=episodes, split=split, seed=seed)
+        actor = actor_of(path, vec, seed, guided_steps=guided_steps)
+        return evaluate(actor, vec, episodes=episodes, split=split, seed=seed)
     finally:
         vec.close()
 
@@ -194,7 +221,7 @@ def refuse_dataset(path: Path) -> None:
         raise ConfigError(f"{path} is a dataset: expected a run, a checkpoint or a bundle")
 
 
-def actor_of(path: Path, sim: VecSim, seed: int, candidates: int = 0) -> Actor:
+def actor_of(path: Path, sim: VecSim, seed: int, candidates: int = 0, guided_steps: int = 0) -> Actor:
     """Make the actor for a sim from `path`: a run, a checkpoint or a bundle.
 
     Args:
@@ -202,22 +229,39 @@ def actor_of(path: Path, sim: VecSim, seed: int, candidates: int = 0) -> Actor:
         sim: the sim that it acts in.
         seed: seed of its noise.
         candidates: chunks drawn besides the executed one at each decision, see `CandidateActor`; 0 for none.
+        guided_steps: overlap of the chunks that continue the ones before, see `GuidedPolicy`; 0 for none.
 
     Raises:
-        CapabilityError: candidates of a deterministic policy.
-        ConfigError: the policy is not for this sim, or candidates of a bundle, whose noise comes one row at a time.
+        CapabilityError: candidates of a deterministic policy, or chunks that cannot be guided.
+        ConfigError: the policy is not for this sim; candidates of a bundle, whose noise comes one row at a time; or
+            guidance of a bundle, which has its own.
     """
     if kind_of(path) == "bundle":
         if candidates:
             raise ConfigError(f"candidates is {candidates}: {path} is a bundle, expected 0, or its run or checkpoint")
         if sim.device != CPU:
             raise ConfigError(f"device is {sim.device.type!r}: {path} is a bundle, expected cpu")
+        if guided_steps:
+            raise ConfigError(
+                f"--guided-steps is {guided_steps}: {path} is a bundle, expected 0, or its run or checkpoint; a bundle"
+                " has what it was exported with (robotrl export --guided-steps)"
+            )
         return bundle_actor(path, sim, seed)
-    policy = load_policy(path).to(sim.device)
+    policy = with_guidance(load_policy(path), guided_steps).to(sim.device)
     check_fit(policy, sim)
     if candidates:
         return CandidateActor(policy, sim.num_envs, sim.device, seed, candidates)
     return PolicyActor(policy, sim.num_envs, sim.device, None, seed)
+
+
+def with_guidance(policy: Any, steps: int) -> Any:
+    """The policy, whose chunks are guided by the last `steps` actions of the ones before; 0 leaves it as it is.
+
+    Raises:
+        CapabilityError: it has no denoising chain, or knows its committed actions by itself.
+        ConfigError: its chunks are not longer than that.
+    """
+    return GuidedCfg(overlap=steps).build(policy) if steps else policy
 
 
 def to_json(result: EvalResult) -> dict[str, Any]:
@@ -307,7 +351,9 @@ def _acts_by_scores(path: Path) -> bool:
     return bool(names) and all(name.startswith("score_") for name in names)
 
 
-def latency_options(path: Path, sim: str | None, options: Mapping[str, Any], latency_ms: float) -> dict[str, Any]:
+def latency_options(
+    path: Path, sim: str | None, options: Mapping[str, Any], latency_ms: float, guided_steps: int = 0
+) -> dict[str, Any]:
     """Options of a sim in which each action of the policy at a path is executed `latency_ms` after its observation.
 
     A latency is met by whole control periods: one of 25 ms at 50 Hz costs two.
@@ -317,6 +363,7 @@ def latency_options(path: Path, sim: str | None, options: Mapping[str, Any], lat
         sim: name of the sim; None takes the one that the run was trained on.
         options: options of the sim by name, which override those of the run; they stay but for the delay.
         latency_ms: time from an observation to the execution of the first action decided on it, 0 to 10,000 ms.
+        guided_steps: overlap of the chunks where they are guided; 0 where they are not.
 
     Raises:
         ConfigError: a latency out of range, longer than the policy was trained for, a policy without a control
@@ -329,6 +376,7 @@ def latency_options(path: Path, sim: str | None, options: Mapping[str, Any], lat
     if not isinstance(cfg, HasPerturb):
         raise ConfigError(f"--latency-ms is {latency_ms:g}: sim {name!r} has no option perturb to delay actions with")
     period_s, most = _period_and_most(path)
+    most = guided_steps or most
     if period_s is None:
         raise ConfigError(f"--latency-ms is {latency_ms:g}: {path} states no control period, expected a trained policy")
     # a latency of exactly n periods must not cost n + 1 by rounding

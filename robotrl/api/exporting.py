@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robotrl.api.evaluation import make_sim_of, run_of
+from robotrl.api.evaluation import latency_options, make_sim_of, run_of, with_guidance
 from robotrl.deploy.bundle.manifest import Training
 from robotrl.deploy.export import OBSERVATIONS_FILE, SAMPLES, ExportReport
 from robotrl.deploy.export import export as export_policy
@@ -36,26 +36,31 @@ def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> 
     Args:
         run_or_policy: a policy, or the path of a run (its best checkpoint is taken) or checkpoint.
         path: the bundle's directory; made atomically.
-        options: keyword arguments of `robotrl.deploy.export.export`, and `sim`, the name of the sim if the run has
-            none.
+        options: keyword arguments of `robotrl.deploy.export.export`; `sim`, the name of the sim if the run has none;
+            and `guided_steps`, the overlap of chunks that continue the ones before (`GuidedPolicy`).
 
     Raises:
         ConfigError: an argument is out of range, the target exists, or the sim is unknown.
         DataError: the run or checkpoint is damaged, or holds no policy.
         NumericsError: the graph does not compute what the policy does; nothing is left behind.
     """
-    sim_name = options.pop("sim", None)
+    sim_name, guided_steps = options.pop("sim", None), options.pop("guided_steps", 0)
     if not isinstance(run_or_policy, str | os.PathLike):
         if sim_name is not None:
             raise ConfigError("sim is given beside a policy: expected it only beside a path")
-        return export_policy(run_or_policy, path, **options)
+        return export_policy(with_guidance(run_or_policy, guided_steps), path, **options)
     source = Path(run_or_policy)
     samples = options.get("samples", SAMPLES)
-    policy = load_policy(source)
+    policy = with_guidance(load_policy(source), guided_steps)
     options.setdefault("training", identity(source, policy))
-    recorded = "observations" in options or (source / OBSERVATIONS_FILE).is_file()
+    # the run's own observations lack what guides a chunk
+    recorded = "observations" in options or (not guided_steps and (source / OBSERVATIONS_FILE).is_file())
     if "control_dt_s" not in options or not recorded:
-        sim = make_sim_of(source, sim_name, num_envs=32, seed=0)
+        late = {}
+        if guided_steps:
+            late = latency_options(source, sim_name, {}, 0.0, guided_steps)
+            late["perturb"] |= {"action_delay_steps": guided_steps, "draw_delay": True}
+        sim = make_sim_of(source, sim_name, num_envs=32, seed=0, options=late)
         try:
             options.setdefault("control_dt_s", sim.control_dt_s)
             if isinstance(sim, HasActuation) and sim.actuation is not None:

@@ -47,6 +47,29 @@ def ode(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tran
     return Transition(x + policy.velocity(ctx, x, t, dt) * _column(dt), None)
 
 
+def guided(target: Tensor, weight: Tensor, most: float) -> Kernel:
+    """Euler step towards a chunk that is partly given (guided real-time chunking, arXiv 2506.07339, algorithm 1).
+
+    The action that the velocity points at, x + (1 - t) v, is corrected by the weighted error to `target`. The paper
+    multiplies the error by the network's Jacobian; here the Jacobian is the identity, so that a graph can be exported.
+    The gain min(most, (1 - t) / (t r^2)), with r^2 = (1 - t)^2 / (t^2 + (1 - t)^2), is at most 1 / dt: a step never
+    goes beyond the target.
+
+    Args:
+        target: (B, H, A) normalized actions.
+        weight: (B, H, 1) 1 where the action must be the target's, 0 where it is free.
+        most: largest gain.
+    """
+
+    def kernel(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
+        velocity, left = policy.velocity(ctx, x, t, dt), 1 - t
+        gain = torch.minimum(((t**2 + left**2) / (t * left).clamp(min=1e-6)).clamp(max=most), 1 / dt)
+        error = weight * (target - (x + _column(left) * velocity))
+        return Transition(x + (velocity + _column(gain) * error) * _column(dt), None)
+
+    return kernel
+
+
 def noise_net(std_of: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     """ReinFlow's step: the Euler step plus noise with a learned, bounded scale (ReinFlow 2505.22094, eq. 5).
 
@@ -162,12 +185,12 @@ def sample(
     return Chain(torch.stack(points, 1), torch.stack(log_probs, 1))
 
 
-def integrate(policy: HasChain, ctx: Tensor, noise: Tensor, steps: range | None = None) -> Tensor:
-    """Return the end (B, H, A) of the deterministic chain: `sample` with `ode`, without the record."""
+def integrate(policy: HasChain, ctx: Tensor, noise: Tensor, steps: range | None = None, kernel: Kernel = ode) -> Tensor:
+    """Return the end (B, H, A) of a deterministic chain: `sample` with `kernel`, without the record."""
     x = noise
     times, lengths = _grid(policy, noise)
     for k in steps or range(policy.denoising_steps):
-        x = ode(policy, ctx, x, times[k].expand(len(x)), lengths[k].expand(len(x))).mean
+        x = kernel(policy, ctx, x, times[k].expand(len(x)), lengths[k].expand(len(x))).mean
     return x
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from robotrl.errors import CapabilityError, check_count
 from robotrl.fn.random.keyed_noise import KeyedNoise
 from robotrl.rollout.evaluate import PolicyActor
-from robotrl.spec import Arrays, HasKeyedNoise, Mode, Policy
+from robotrl.spec import Arrays, HasKeyedNoise, HasOverlap, Mode, Policy
 
 MOST = 256
 """Largest number of candidates."""
@@ -39,6 +39,10 @@ class CandidateActor(PolicyActor):
             raise CapabilityError(
                 f"policy {type(policy).__name__} gives one plan, from no noise: candidates need a policy that samples,"
                 " such as FlowPolicy or DiffusionPolicy"
+            )
+        if isinstance(policy, HasOverlap):
+            raise CapabilityError(
+                f"policy {type(policy).__name__} continues its last chunk: candidates need the policy that it guides"
             )
         self._count = count
         self._others = torch.zeros((num_envs, count, *self._cursor.chunk.shape[1:]), device=device)

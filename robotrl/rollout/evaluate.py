@@ -18,10 +18,12 @@ from robotrl.fn.random.keyed_noise import KeyedNoise
 from robotrl.fn.stats import Interval, wilson
 from robotrl.rollout.chunk_cursor import ChunkCursor
 from robotrl.rollout.finite import check_finite
+from robotrl.rollout.overlap import Overlap
 from robotrl.spec import (
     Arrays,
     Expert,
     HasKeyedNoise,
+    HasOverlap,
     HasStateIds,
     HasSuccessRule,
     Mode,
@@ -93,7 +95,12 @@ class PolicyActor:
         self._keyed = isinstance(policy, HasKeyedNoise)
         self._size = batch_size(policy) if self._keyed or self._mode == "mean" else 1
         self._rest = torch.from_numpy(at_rest(policy.action_spec)).to(device)
-        self._cursor = ChunkCursor(num_envs, policy.horizon, len(self._rest), device)
+        self._chunk_shape = (policy.horizon, len(self._rest))
+        self._overlap: Overlap | None = None
+        if isinstance(policy, HasOverlap):
+            self._overlap = Overlap(num_envs, policy.horizon, policy.overlap, len(self._rest), device)
+        executed = policy.horizon if self._overlap is None else self._overlap.executed
+        self._cursor = ChunkCursor(num_envs, executed, len(self._rest), device)
         self._decision = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
     def act(self, obs: Arrays, turn: Turn) -> Tensor:
@@ -102,6 +109,8 @@ class PolicyActor:
         began = torch.nonzero(turn.started).squeeze(1)
         cursor.drop(began)
         self._decision[began] = 0
+        if self._overlap is not None:
+            self._overlap.begin(began)
         due = cursor.due()
         if len(due):
             counted = turn.counted[due]
@@ -118,20 +127,22 @@ class PolicyActor:
         return self._cursor.chunk[env, int(self._cursor.position[env]) - 1 :]
 
     def _decide(self, obs: Arrays, envs: Tensor, start: Tensor) -> Tensor:
-        """Chunks (n, H, A) for envs (n,) with start ids `start` (n,)."""
+        """Actions (n, h, A) to execute for envs (n,) with start ids `start` (n,)."""
         count = len(envs)
         copies = self._size - count
         rows = torch.cat([envs, envs[:1].expand(copies)])
         keys = KeyedNoise(self._seed, start.cpu().numpy(), self._decision[envs].cpu().numpy(), copies)
         noise = keys if self._keyed else keys.generators()[0]
+        overlap = self._overlap
+        given = {key: value[rows] for key, value in obs.items()} if overlap is None else overlap.given(obs, rows)
         with torch.no_grad():
-            chunk = self._policy.act({key: value[rows] for key, value in obs.items()}, None, noise, self._mode).chunk
-        expected = (self._size, *self._cursor.chunk.shape[1:])
+            chunk = self._policy.act(given, None, noise, self._mode).chunk
+        expected = (self._size, *self._chunk_shape)
         if tuple(chunk.shape) != expected:
             raise ConfigError(
                 f"policy {type(self._policy).__name__} gave a chunk {tuple(chunk.shape)}: expected {expected}"
             )
-        return chunk[:count]
+        return chunk[:count] if overlap is None else overlap.take(obs, envs, chunk[:count])
 
 
 def at_rest(action_spec: Spec) -> NDArray[np.float32]:

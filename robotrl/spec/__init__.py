@@ -19,6 +19,7 @@ from robotrl.spec.arrays import (
     committed_steps,
     is_picture,
     measured,
+    overlap_weights,
     without_committed,
 )
 from robotrl.spec.inputs import HasInputs, Input, InputKind, Reads, reads
@@ -37,6 +38,7 @@ from robotrl.spec.policies import (
     HasKeyedNoise,
     HasLogProb,
     HasObservationEncoder,
+    HasOverlap,
     HasProposals,
     HasSampler,
     HasScoredCandidates,
@@ -88,6 +90,7 @@ __all__ = [
     "committed_specs",
     "committed_steps",
     "without_committed",
+    "overlap_weights",
     "ActOut",
     "Arrays",
     "CACHES",
@@ -117,6 +120,7 @@ __all__ = [
     "HasPictureSize",
     "HasPrivileged",
     "HasObservationEncoder",
+    "HasOverlap",
     "HasProposals",
     "HasSampler",
     "HasTextFeatures",

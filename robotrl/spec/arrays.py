@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,26 @@ def committed_specs(action_spec: Spec, steps: int) -> dict[str, Spec]:
 def committed_steps(observation_spec: Mapping[str, Spec]) -> int:
     """D of `committed_specs` among the observations, 0 if they are not there."""
     return observation_spec[COMMITTED_MASK].shape[0] if COMMITTED_MASK in observation_spec else 0
+
+
+def overlap_weights(delay: int, planned: int, steps: int) -> tuple[float, ...]:
+    """How strongly each action of the last chunk guides the next chunk (real-time chunking, arXiv 2506.07339, eq. 5).
+
+    Those that are executed before the chunk takes over are kept; the weights of those that are only planned decay.
+
+    Args:
+        delay: d, actions from now on that are committed.
+        planned: n, actions from now on that the last chunk has, the committed ones among them; at most `steps`.
+        steps: D, length of the result.
+
+    Returns:
+        (D,) 1 for the first d, then c (e^c - 1) / (e - 1) with c = (n - i) / (n - d + 1), and 0 from n on.
+    """
+    weights = [0.0] * steps
+    for i in range(planned):
+        part = 1.0 if i < delay else (planned - i) / (planned - delay + 1)
+        weights[i] = part * math.expm1(part) / math.expm1(1.0)
+    return tuple(weights)
 
 
 def without_committed(observation_spec: Mapping[str, Spec]) -> dict[str, Spec]:

@@ -176,6 +176,19 @@ class HasDeployNoise(Protocol):
 
 
 @runtime_checkable
+class HasOverlap(Protocol):
+    """A policy that joins each chunk to the one before it.
+
+    Of the H actions of a chunk, which begins at its observation, H - D are executed: the first ones are those that were
+    committed before it took over. Its observations "committed_actions" are what the last chunk planned from then on,
+    and "committed_mask" are their weights (`overlap_weights`).
+    """
+
+    overlap: int
+    """D, actions that two chunks have in common."""
+
+
+@runtime_checkable
 class HasDecode(Protocol):
     """Deterministic map from noise to an action chunk."""
 

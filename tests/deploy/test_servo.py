@@ -62,10 +62,10 @@ def test_actions_belong_to_control_ticks() -> None:
     assert plan.due(7, 0, 0) == 9 and plan.due(6, 1, 0) == 7 and plan.due(6, 3, 0) == 7
     # one committed action: the chunk begins at tick 7, its two actions end at 8, and its successor is asked for at 8
     assert plan.due(6, 1, 1) == 8
-    assert plan.committed(6, 2).tolist() == [[1.0], [2.0]]
-    assert plan.committed(8, 5).tolist() == [[3.0]]
+    assert plan.planned(6, 2).tolist() == [[1.0], [2.0]]
+    assert plan.planned(8, 5).tolist() == [[3.0]]
     plan.drop()
-    assert plan.index(6) is None and len(plan.committed(6, 2)) == 0
+    assert plan.index(6) is None and len(plan.planned(6, 2)) == 0
 
 
 def test_chunks_are_asked_for_ahead_once_an_inference_takes_half_a_period() -> None:
@@ -168,11 +168,14 @@ def test_a_request_holds_the_inputs_and_committed_actions(tmp_path: Path) -> Non
     names = {port.role: port for port in manifest.prefix}
     steps, width = names["prefix_mask"].shape[0], len(manifest.action.names)
     actions = np.float32([[1.0] * width])
-    prefix = committed_inputs(manifest, actions)
+    prefix = committed_inputs(manifest, actions, 1)
     assert prefix[names["prefix"].name].tolist() == [1.0] * width + [0.0] * (steps - 1) * width
     assert prefix[names["prefix_mask"].name].tolist() == [1.0] + [0.0] * (steps - 1)
+    # planned and not committed: the policy is not trained with it
+    two = committed_inputs(manifest, np.ones((2, width), np.float32), 1)
+    assert two[names["prefix_mask"].name].tolist() == [1.0] + [0.0] * (steps - 1)
     # more than the policy knows: the next ones are kept
-    many = committed_inputs(manifest, np.ones((steps + 3, width), np.float32))
+    many = committed_inputs(manifest, np.ones((steps + 3, width), np.float32), steps + 3)
     assert many[names["prefix_mask"].name].tolist() == [1.0] * steps
     for given in (None, prefix):
         values = packed(obs, manifest, given, [])
@@ -308,6 +311,32 @@ def test_a_policy_that_knows_committed_actions_is_given_them(tmp_path: Path) -> 
         begins = asked[r["decision"]]["tick"] + asked[r["decision"]]["committed"]
         assert r["cursor"] - 1 == r["tick"] - begins
     again = replay(log, slow)
+    assert again.decisions > 5 and again.policy_max_abs == again.sent_max_abs == 0.0
+
+
+@pytest.mark.parametrize("pace", ["fast", "slow"])
+@undisturbed
+def test_guided_chunks_overlap_and_replay_exactly(tmp_path: Path, pace: str) -> None:
+    bundle = serve_kit.guided_bundle(tmp_path)
+    if pace == "slow":
+        bundle = slowed(bundle, tmp_path / "slow")
+    graphs.reseal(bundle, lambda data: data["timing"].update(max_observation_age_s=0.4))
+    manifest = parse((bundle / "manifest.json").read_bytes())
+    assert (manifest.timing.rtc_mode, manifest.timing.chunk_length, manifest.timing.execute) == ("guided", 8, 5)
+    log = tmp_path / "log.jsonl"
+    run_control(bundle, CART, episodes=1, limit_s=1.5, log=log)
+    ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
+    asked = {r["asked"]: r for r in ticks if r["asked"] >= 0}
+    joined = [r for r in asked.values() if r["committed"]]
+    assert len(joined) > 5, "all chunks but the first continue another one"
+    for r in joined:
+        assert r["policy"] is not None and r["decision"] != r["asked"], "it is asked for ahead"
+        assert r["cursor"] - 1 >= 5, "H - D actions are executed before the next chunk is asked for"
+    for r in ticks:
+        if r["policy"] is not None and asked.get(r["decision"], r)["committed"]:
+            # it begins at its observation
+            assert r["cursor"] - 1 == r["tick"] - asked[r["decision"]]["tick"]
+    again = replay(log, bundle)
     assert again.decisions > 5 and again.policy_max_abs == again.sent_max_abs == 0.0
 
 

@@ -31,8 +31,10 @@ import tests.kits.deploy_kit as kit
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.export import export
 from robotrl.deploy.remote.protocol import SUBPROTOCOL, ChunkAnswer, Hello, InferRequest
+from robotrl.policies.flow import FlowCfg
+from robotrl.policies.guided import GuidedCfg
 from robotrl.spec import Spec, committed_specs
-from robotrl.transforms import Clip, TransformGroup, torch_backend
+from robotrl.transforms import Affine, Clip, TransformGroup, torch_backend
 from tests.kits.deploy_cart import ACTION, ACTION_SPEC, OBSERVATION_SPEC, PERIOD_S, WORDS
 
 TOKEN = "correct-horse-battery-staple"
@@ -52,7 +54,7 @@ class TinySeer(nn.Module):
         super().__init__()
         self.observation_spec, self.action_spec, self.horizon = SEEN_SPEC, ACTION_SPEC, kit.HORIZON
         self.noise_shape, self.denoising_steps, self.control_dt_s = None, 1, PERIOD_S
-        self.transforms = TransformGroup(inputs=(), outputs=(Clip("action", ACTION_SPEC.low, ACTION_SPEC.high),))
+        self.transforms = TransformGroup(inputs=(), outputs=(clip(),))
         torch.manual_seed(0)
         self.net = nn.Linear(4 + SIDE * SIDE * 3 + 2, kit.HORIZON * ACTION)
 
@@ -225,6 +227,26 @@ class TinyCommitted(TinySeer):
         flat = torch.cat([obs[key] for key in self.observation_spec], dim=-1)
         out = self.net(flat).reshape(-1, kit.HORIZON, ACTION) / 10.0
         return kit.Deployed(torch_backend(self.transforms.outputs)({"action": out})["action"], out)
+
+
+def guided_bundle(folder: Path) -> Path:
+    """Bundle of a small flow policy with chunks of 8 actions, of which 3 guide the next chunk."""
+    torch.manual_seed(0)
+    specs = {"state": OBSERVATION_SPEC["state"]}
+    transforms = TransformGroup(outputs=(Affine("action", (0.5,) * ACTION, (0.0,) * ACTION), clip()))
+    base = FlowCfg(horizon=8, hidden=(16,)).build(specs, ACTION_SPEC, transforms)
+    base.control_dt_s = PERIOD_S
+    policy = GuidedCfg(overlap=3).build(base)
+    rng = np.random.default_rng(0)
+    recorded = {
+        key: rng.normal(size=(1200, *spec.shape)).astype(np.float32) for key, spec in policy.observation_spec.items()
+    }
+    export(policy, folder / "guided.bundle", observations=recorded)
+    return folder / "guided.bundle"
+
+
+def clip() -> Clip:
+    return Clip("action", ACTION_SPEC.low, ACTION_SPEC.high)
 
 
 def committed_bundle(folder: Path) -> Path:

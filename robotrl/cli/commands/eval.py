@@ -42,6 +42,9 @@ class Args:
     latency_ms: float | None = None
     """Execute each action so long after its observation, in whole control periods, as inference and actuation do on a
     robot, ms; default: the delay that the run was trained with."""
+    guided_steps: int = 0
+    """Guide each chunk of a flow or diffusion policy by the last actions of the one before, so many of them, so that it
+    continues the motion under way without training for it. 0: off."""
     device: str = "cpu"
     """Device of the policy: "cpu", "cuda", "cuda:1"."""
     against: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
@@ -58,6 +61,7 @@ def main(argv: Sequence[str]) -> int:
     at_least("--episodes", args.episodes, 1)
     check_seed(args.seed)
     at_least("--replays", args.replays, 0)
+    at_least("--guided-steps", args.guided_steps, 0)
     from robotrl.api.inspection import kind_of
     from robotrl.registry import SIMS, check_num_envs
 
@@ -67,10 +71,15 @@ def main(argv: Sequence[str]) -> int:
         SIMS.check(args.sim)
     if args.report is not None:
         writable("--report", args.report, inputs=[args.path, *([args.against] if args.against else [])])
-    if args.latency_ms is not None:
+    if args.latency_ms is not None or args.guided_steps:
         from robotrl.api.evaluation import latency_options
 
-        options = latency_options(args.path, args.sim, options, args.latency_ms)
+        options = latency_options(args.path, args.sim, options, args.latency_ms or 0.0, args.guided_steps)
+    if args.guided_steps and (args.against is not None or _is_page(args.report)):
+        raise ConfigError(
+            f"--guided-steps is {args.guided_steps} beside --against or a page: expected 0; to compare or show a guided"
+            " policy, export it with robotrl export --guided-steps, and give the bundle"
+        )
     if args.against is not None:
         return _compare(args, kind, options)
     if _is_page(args.report):
@@ -88,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
         num_envs=args.num_envs,
         device=args.device,
         options=options,
+        guided_steps=args.guided_steps,
     )
     _tell(args, result)
     if args.report is not None:

@@ -27,6 +27,9 @@ class Args:
     """Name from `robotrl list sims`; default: the sim that the run was trained on."""
     control_dt_s: float | None = None
     """Seconds between two actions, for a run whose sim states no control rate; default: the sim's."""
+    guided_steps: int = 0
+    """Guide each chunk of a flow or diffusion policy by the last actions of the one before, so many of them, so that it
+    continues the motion under way without training for it. 0: off."""
     overwrite: bool = False
     """Replace an existing bundle."""
 
@@ -35,11 +38,20 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl export", argv)
     at_least("--samples", args.samples, 1000)
+    at_least("--guided-steps", args.guided_steps, 0)
     from robotrl.api.exporting import export
 
     period = {} if args.control_dt_s is None else {"control_dt_s": args.control_dt_s}
     with fresh_folder("--out", args.out, inputs=[args.run], replaces=args.overwrite):
-        report = export(args.run, args.out, samples=args.samples, overwrite=args.overwrite, sim=args.sim, **period)
+        report = export(
+            args.run,
+            args.out,
+            samples=args.samples,
+            overwrite=args.overwrite,
+            sim=args.sim,
+            guided_steps=args.guided_steps,
+            **period,
+        )
     print(
         f"{report.path}: largest difference {report.parity_max_abs:.2e} ({report.parity_max_rel:.2e} of the range) "
         f"over {report.samples} observations; {report.graph_nodes} nodes, {report.graph_bytes / 1024:.0f} KiB"

@@ -1,0 +1,1 @@
+"""Success of policies whose actions are executed late."""
