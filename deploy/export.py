@@ -31,6 +31,7 @@ from robotrl.deploy.bundle.describe import GOLDEN_TOLERANCE, ExportPlan, HasDepl
 from robotrl.deploy.bundle.golden import golden_inputs
 from robotrl.deploy.bundle.install import installed
 from robotrl.deploy.bundle.onnx_scan import scan
+from robotrl.deploy.bundle.signature import SIGNATURE_FILE, signature_of
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
@@ -100,6 +101,7 @@ def export(
     training: schema.Training | None = None,
     overwrite: bool = False,
     actuation: Actuation | None = None,
+    sign: str | os.PathLike[str] | None = None,
 ) -> ExportReport:
     """Export a policy to a bundle.
 
@@ -115,9 +117,10 @@ def export(
         training: the run that made the policy.
         overwrite: replace an existing bundle at `path` (never anything that is not a bundle).
         actuation: default pose and gains of the joints that the actions move, for the manifest.
+        sign: private Ed25519 key that signs the bundle, a PEM file; None leaves it unsigned.
 
     Raises:
-        ConfigError: an argument is out of range, the target exists, or observations are missing.
+        ConfigError: an argument is out of range, the target exists, observations are missing, or the key is none.
         CapabilityError: the policy cannot be exported.
         NumericsError: the exported graph differs from torch by more than 1e-5 of the action range, or gives numbers
             that are not finite; no bundle is written.
@@ -148,6 +151,8 @@ def export(
         draft.write(schema.GRAPH_FILE, graph)
         draft.write(schema.GOLDEN_FILE, golden_bytes)
         draft.write(schema.MANIFEST_FILE, manifest.to_bytes())
+        if sign is not None:
+            draft.write(SIGNATURE_FILE, signature_of(manifest.to_bytes(), sign))
         # Open the bundle as a robot would, before it gets its final name.
         check_golden(session, open_bundle(draft.path))
     return ExportReport(

@@ -136,6 +136,7 @@ class Table:
 EXTRA_OF_MODULE = {
     "carla": "carla",
     "mcap": "mcap",
+    "cryptography": "sign",
     "msgpack": "carla",
     "mujoco": "mujoco",
     "open_clip": "clip",

@@ -20,6 +20,7 @@ import safetensors.numpy
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle import onnx_scan
 from robotrl.deploy.bundle.manifest import MANIFEST_FILE, Manifest
+from robotrl.deploy.bundle.signature import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, check_signature
 from robotrl.errors import DataError, nearest, short
 
 MAX_MANIFEST_BYTES = 4 << 20
@@ -61,16 +62,18 @@ class Bundle:
         return self.files[self.manifest.graphs.policy]
 
 
-def open_bundle(path: str | os.PathLike[str]) -> Bundle:
+def open_bundle(path: str | os.PathLike[str], signed_by: str | os.PathLike[str] | None = None) -> Bundle:
     """Read and verify a bundle.
 
     Args:
         path: the bundle's directory.
+        signed_by: public Ed25519 key by which it must be signed, a PEM file; None for any bundle.
 
     Raises:
+        ConfigError: the file of the key holds none.
         DataError: names the file or field and what is wrong: no bundle there, a newer schema, a file that is missing,
-            extra, a link, of another size or content, a graph that is not self-contained, or golden ticks that do not
-            fit the manifest.
+            extra, a link, of another size or content, a graph that is not self-contained, golden ticks that do not fit
+            the manifest, or a signature that is missing or wrong.
     """
     root = Path(path)
     if not root.is_dir():
@@ -81,10 +84,16 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
         raise DataError(f"bundle {str(root)!r} cannot be read: {error.strerror}") from error
     if MANIFEST_FILE not in entries:
         raise DataError(f"bundle {str(root)!r} has no {MANIFEST_FILE}: expected what `robotrl export` wrote")
-    manifest = schema.parse(_read(root, MANIFEST_FILE, None, MAX_MANIFEST_BYTES))
+    text = _read(root, MANIFEST_FILE, None, MAX_MANIFEST_BYTES)
+    if signed_by is not None:
+        # before anything of it is parsed
+        signed = SIGNATURE_FILE in entries
+        signature = _read(root, SIGNATURE_FILE, None, MAX_SIGNATURE_BYTES) if signed else None
+        check_signature(f"bundle {str(root)!r}", text, signature, signed_by)
+    manifest = schema.parse(text)
     for name in manifest.files:
         # Checked by form, not by resolving: a name that could leave the directory never reaches the file system.
-        if not _FILE_NAME.fullmatch(name) or name == MANIFEST_FILE:
+        if not _FILE_NAME.fullmatch(name) or name in (MANIFEST_FILE, SIGNATURE_FILE):
             raise DataError(f"manifest.files names {short(repr(name))}: expected a plain lower-case file name")
     _compare(root, entries, manifest)
     files = {name: _verified(root, name, manifest) for name in sorted(manifest.files)}
@@ -110,7 +119,7 @@ def _listing(root: Path) -> set[str]:
 
 def _compare(root: Path, entries: set[str], manifest: Manifest) -> None:
     wanted = {MANIFEST_FILE, *manifest.files}
-    for name in sorted(entries - wanted):
+    for name in sorted(entries - wanted - {SIGNATURE_FILE}):
         close = nearest(name, wanted - entries)
         hint = f" (did you rename {close!r}?)" if close else ""
         raise DataError(f"bundle {str(root)!r}: file {name!r} is not listed in its manifest{hint}")

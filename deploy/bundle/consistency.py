@@ -54,6 +54,7 @@ def check(manifest: Manifest) -> None:
     _once("safety.limits", [name for limit in manifest.safety.limits for name in limit.names])
     for i, limit in enumerate(manifest.safety.limits):
         _check_limit(f"safety.limits[{i}]", limit, manifest)
+    _check_start(manifest)
     _check_files(manifest)
 
 
@@ -89,6 +90,19 @@ def _check_ports(manifest: Manifest) -> None:
     noises = [port.shape for port in inputs if port.role == "noise"]
     expected = [] if manifest.sampler.noise_shape is None else [manifest.sampler.noise_shape]
     require(noises == expected, "io.inputs of role 'noise'", noises, f"{expected} as sampler.noise_shape says")
+
+
+def _check_start(manifest: Manifest) -> None:
+    """Check the start envelope: ranges of known elements, each once."""
+    start = manifest.safety.start
+    newer = not start or manifest.schema_version >= 2
+    require(newer, "schema_version", manifest.schema_version, "2 or more, with safety.start")
+    _once("safety.start", [name for limit in start for name in limit.names])
+    known = {name for port in manifest.observations for name in port.names}
+    for i, limit in enumerate(start):
+        _check_limit(f"safety.start[{i}]", limit, manifest)
+        for name in limit.names:
+            require(name in known, f"safety.start[{i}] names", name, "an element of an observation")
 
 
 def _check_prefix(manifest: Manifest) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
-from robotrl.deploy.bundle.plausible import max_still_s, plausible
+from robotrl.deploy.bundle.plausible import max_still_s, plausible, start_envelope
 from robotrl.errors import ConfigError
-from robotrl.spec import COMMITTED, COMMITTED_MASK, HasOverlap, HasSampler, Spec, committed_steps
+from robotrl.spec import COMMITTED, COMMITTED_MASK, HasOverlap, HasSampler, Spec, committed_steps, without_committed
 from robotrl.spec.actuation import Actuation
 from robotrl.transforms import TransformGroup, composed_affine
 
@@ -126,7 +126,7 @@ class ExportPlan:
         steps = policy.denoising_steps if noisy and known else 0
         kind, solver = (policy.sampler if known else ("flow", "euler")) if noisy else ("none", "none")
         return schema.Manifest(
-            schema_version=schema.SCHEMA_VERSION if committed else 1,
+            schema_version=schema.SCHEMA_VERSION,
             bundle_id="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self.recorded.items()}),
@@ -190,6 +190,7 @@ class ExportPlan:
 
     def _safety(self) -> schema.Safety:
         spec, options = self.policy.action_spec, self.safety
+        spec_of = self.policy.observation_spec
         middle = tuple((low + high) / 2 for low, high in zip(spec.low, spec.high, strict=True))
         zeros = (0.0,) * len(spec.names)
         neutral = options.neutral or (middle if self.action_kind == "position" else zeros)
@@ -206,7 +207,8 @@ class ExportPlan:
             bad_ticks_to_damp=options.bad_ticks_to_damp,
             hold="last" if self._kind() == "position" else "neutral",
             neutral=tuple(map(float, neutral)),
-            limits=plausible(self.policy.observation_spec, self.policy.transforms, self.recorded, options.limits),
+            limits=plausible(spec_of, self.policy.transforms, self.recorded, options.limits),
+            start=start_envelope(without_committed(spec_of), self.policy.transforms, self.recorded),
         )
 
 

@@ -169,6 +169,8 @@ class Safety:
             sends `neutral` (right for deltas, velocities and torques, which would go on moving).
         neutral: the action for no motion.
         limits: training ranges, see `Limit`.
+        start: ranges of the observations that training saw; an episode does not begin outside them. Bundles of schema
+            1 have none.
     """
 
     low: tuple[float, ...]
@@ -179,6 +181,7 @@ class Safety:
     hold: Hold
     neutral: tuple[float, ...]
     limits: tuple[Limit, ...]
+    start: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True)

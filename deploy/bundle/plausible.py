@@ -1,17 +1,18 @@
 """Plausible observations, from training data: ranges of elements, and the longest time without a change.
 
 The exporter writes both into the bundle, so that the controller can detect a sensor that is broken, in another unit, or
-frozen. The ranges are deliberately wide: they exclude impossible values, not a robot in an unusual place.
+frozen. These ranges are deliberately wide: they exclude impossible values, not a robot in an unusual place. The start
+envelope does: it is as wide as the training data, and an episode does not begin outside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from robotrl.deploy.bundle.manifest import Limit
+from robotrl.deploy.bundle.manifest import Limit, Port
 from robotrl.spec import Spec, is_picture
 from robotrl.transforms import Affine, TransformGroup
 
@@ -19,6 +20,8 @@ MARGIN = 2.0
 """Margin on each side of a range, as a multiple of its width."""
 DEVIATIONS = 4.0
 """Standard deviations around a normalizer's mean that count as training data."""
+START_MARGIN, START_DEVIATIONS = 0.25, 2.0
+"""The same of the start envelope."""
 LONGEST_STILL_S = 0.5
 """A port that was constant for longer in the recorded data is never considered frozen."""
 _CONSTANT = 100.0
@@ -52,14 +55,75 @@ def plausible(
     for key, spec in specs.items():
         if is_picture(spec) or spec.words:
             continue
-        for name, one in zip(spec.names, _ranges(spec, _normalizer(transforms, key), recorded[key]), strict=True):
-            other = found.get(name, one)
-            found[name] = _Range(other.unit, min(one.low, other.low), max(one.high, other.high))
+        seen = _seen(spec, _normalizer(transforms, key), recorded[key], DEVIATIONS)
+        for name, one in zip(spec.names, _with_bounds(spec, seen), strict=True):
+            _join(found, name, _widened(one, MARGIN))
     kept = {name: one for name, one in found.items() if name not in stated}
-    if not kept:
-        return known
-    units, low, high = zip(*kept.values(), strict=True)
-    return *known, Limit("observation", tuple(kept), units, low, high)
+    return *known, *_limit(kept)
+
+
+def start_envelope(
+    specs: Mapping[str, Spec], transforms: TransformGroup, recorded: Mapping[str, np.ndarray]
+) -> tuple[Limit, ...]:
+    """Ranges of the observations that training saw; an episode does not begin outside them.
+
+    An element's range is the union of its recorded values and its normalizer's data (mean plus and minus 2 stds),
+    widened on each side by a quarter of its width. An element that never changed has a range as in `plausible`.
+
+    Args:
+        specs: specs of the observations that the robot measures.
+        transforms: transforms of the policy; its normalizers describe the training data.
+        recorded: (n, ...) for each key.
+    """
+    found: dict[str, _Range] = {}
+    for key, spec in specs.items():
+        if is_picture(spec) or spec.words:
+            continue
+        seen = _seen(spec, _normalizer(transforms, key), recorded[key], START_DEVIATIONS)
+        for name, one in zip(spec.names, seen, strict=True):
+            _join(found, name, _widened(one, START_MARGIN))
+    return _limit(found)
+
+
+def outside_start(envelope: tuple[Limit, ...], observations: tuple[Port, ...], obs: Mapping[str, np.ndarray]) -> str:
+    """Description of the first element that is outside the start envelope; "" if there is none.
+
+    Args:
+        envelope: the bundle's start envelope.
+        observations: the bundle's observations.
+        obs: (...,) arrays of numbers by key. Numbers that are not finite are left to the safety chain.
+    """
+    ranges = {
+        name: _Range(*one)
+        for limit in envelope
+        for name, *one in zip(limit.names, limit.units, limit.low, limit.high, strict=True)
+    }
+    for port in observations:
+        if port.name not in obs:
+            continue
+        rows = obs[port.name].reshape(-1, len(port.names))
+        for i, name in enumerate(port.names):
+            known = ranges.get(name)
+            for value in rows[:, i] if known is not None else ():
+                if known is not None and np.isfinite(value) and not known.low <= value <= known.high:
+                    return (
+                        f"{name!r} of observation {port.name!r} is {value:.6g} {known.unit}: training saw"
+                        f" {known.low:.6g} to {known.high:.6g}"
+                    )
+    return ""
+
+
+def _join(found: dict[str, _Range], name: str, one: _Range) -> None:
+    """Add the range of an element; elements with the same name share one range."""
+    other = found.get(name, one)
+    found[name] = _Range(other.unit, min(one.low, other.low), max(one.high, other.high))
+
+
+def _limit(found: Mapping[str, _Range]) -> tuple[Limit, ...]:
+    if not found:
+        return ()
+    units, low, high = zip(*found.values(), strict=True)
+    return (Limit("observation", tuple(found), units, low, high),)
 
 
 def max_still_s(recorded: np.ndarray, period_s: float) -> float | None:
@@ -76,27 +140,35 @@ def max_still_s(recorded: np.ndarray, period_s: float) -> float | None:
     return None if longest * period_s > LONGEST_STILL_S else 2 * longest * period_s
 
 
-def _ranges(spec: Spec, normalizer: Affine | None, recorded: np.ndarray) -> Iterator[_Range]:
+def _seen(spec: Spec, normalizer: Affine | None, recorded: np.ndarray, deviations: float) -> Iterator[_Range]:
+    """Range of each element's recorded values and its normalizer's data."""
     flat = recorded.reshape(-1, spec.shape[-1]).astype(np.float64)
     low, high = flat.min(axis=0), flat.max(axis=0)
     if normalizer is not None:
         scale = np.asarray(normalizer.scale)
         usable = scale != 0
         scale = np.where(usable, scale, 1.0)
-        mean, reach = -np.asarray(normalizer.offset) / scale, DEVIATIONS / np.abs(scale)
+        mean, reach = -np.asarray(normalizer.offset) / scale, deviations / np.abs(scale)
         # a constant element has scale 1, which carries no information
         usable &= scale != 1.0
         low = np.where(usable, np.minimum(low, mean - reach), low)
         high = np.where(usable, np.maximum(high, mean + reach), high)
-    for i, unit in enumerate(spec.units):
-        # a bound beyond any measurable value counts as no bound
-        bounds = [bound for bound in (spec.low[i], spec.high[i]) if abs(bound) < _LARGEST]
-        least, most = min(float(low[i]), *bounds, float(high[i])), max(float(high[i]), *bounds, float(low[i]))
-        if least == most:
-            beyond = _CONSTANT * max(1.0, abs(least))
-            yield _Range(unit, least - beyond, most + beyond)
-        else:
-            yield _Range(unit, least - MARGIN * (most - least), most + MARGIN * (most - least))
+    for unit, least, most in zip(spec.units, low, high, strict=True):
+        yield _Range(unit, float(least), float(most))
+
+
+def _with_bounds(spec: Spec, seen: Iterable[_Range]) -> Iterator[_Range]:
+    """The ranges with the spec's bounds; a bound beyond any measurable value counts as none."""
+    for one, low, high in zip(seen, spec.low, spec.high, strict=True):
+        bounds = [bound for bound in (low, high) if abs(bound) < _LARGEST]
+        yield _Range(one.unit, min(one.low, *bounds, one.high), max(one.high, *bounds, one.low))
+
+
+def _widened(one: _Range, margin: float) -> _Range:
+    """A range that is wider by a multiple of its width; one without width may deviate by far."""
+    width = one.high - one.low
+    beyond = margin * width if width else _CONSTANT * max(1.0, abs(one.low))
+    return _Range(one.unit, one.low - beyond, one.high + beyond)
 
 
 def _normalizer(transforms: TransformGroup, key: str) -> Affine | None:

@@ -61,7 +61,9 @@ def run_control(
     wake_early: bool = True,
     remote: RemotePolicyCfg | None = None,
     limits: str | os.PathLike[str] | None = None,
+    signed_by: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
+    accept_start: bool = False,
     shadow: str | os.PathLike[str] | None = None,
     progress: Callable[[EpisodeReport], None] | None = None,
 ) -> ControlReport:
@@ -83,7 +85,9 @@ def run_control(
         remote: policy server that computes the inferences; None computes them here.
         limits: the site's `robot.json`, see `SiteLimits`; for each number the tighter limit of bundle, robot and site
             holds. None for none.
+        signed_by: public Ed25519 key by which the bundle must be signed, a PEM file; None for any bundle.
         dry_run: hold the robot all the while: the commands are decided and logged, and not sent.
+        accept_start: begin episodes outside the poses that training saw (the bundle's start envelope), too.
         shadow: another bundle, which sees the same observations and whose actions are compared with the policy's, see
             `Shadow`; None compares none.
         progress: called after each episode.
@@ -92,8 +96,8 @@ def run_control(
         ConfigError: an argument is out of range, or the robot does not match the bundle.
         DataError: the bundle is refused, or the log cannot be created.
         RemoteError: the policy server cannot be reached, does not let this client in, or runs another bundle.
-        RobotFault: a process ended or stopped answering, or too many ticks in a row were bad. The log holds all ticks
-            so far.
+        RobotFault: a process ended or stopped answering, too many ticks in a row were bad, or an episode would begin
+            outside the poses that training saw. The log holds all ticks so far.
         Stopped: on SIGTERM or SIGHUP; as after Ctrl-C, the robot was damped and the log holds all ticks.
     """
     place = None if log is None else Path(log)
@@ -104,7 +108,8 @@ def run_control(
     if seed < 0:
         raise ConfigError(f"seed is {seed!r}: expected 0 or more")
     site = None if limits is None else SiteLimits.read(limits)
-    manifest = open_bundle(bundle).manifest
+    # the process that infers says which bundle it loaded: it is this one, or the run ends
+    manifest = open_bundle(bundle, signed_by).manifest
     if place is not None and any(is_picture(port.spec) for port in manifest.observations):
         check_output(frames_path(place), "file of a control log's frames", FRAMES_BEGIN, outside=Path(bundle))
     with (
@@ -142,6 +147,7 @@ def run_control(
                 inference_s=float(proved["inference_s"]),
                 site=None if site is None else site.to_bytes().decode(),
                 dry_run=dry_run,
+                accept_start=accept_start,
             )
             handles = (link.handle, process.link.handle, inference.link.handle, inference.doorbell)
             with ServoProcess(cfg, link, handles, manifest.timing.control_period_s + _LEAVE_S) as servo:
@@ -152,7 +158,9 @@ def run_control(
                 period_s = manifest.timing.control_period_s
                 run = Supervisor(servo, inference, process, info, wiring, writer, period_s, budget_ns, shade)
                 header = _header(manifest, seed, robot, scheduling, wiring)
-                run.open({**header, "inference": where, "dry_run": dry_run, "site": site_json})
+                run.open(
+                    {**header, "inference": where, "dry_run": dry_run, "accept_start": accept_start, "site": site_json}
+                )
                 try:
                     for serial, state_id in enumerate(ids, start=1):
                         report = run.episode(serial, state_id)

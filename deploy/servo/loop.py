@@ -15,6 +15,7 @@ import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
+from robotrl.deploy.bundle.plausible import outside_start
 from robotrl.deploy.control.bad_tick import why_bad
 from robotrl.deploy.control.log import Tick
 from robotrl.deploy.control.realtime import sleep_until
@@ -199,6 +200,7 @@ class ServoLoop:
                 self.robot.commands.write(reset._replace(stamp_ns=beat))
             missing = self.observer.missing(self._serial)
             if not missing:
+                self._check_start()
                 return
             if self._order() is not None:
                 raise RunEnded(RecordKind.STOPPED)
@@ -206,6 +208,24 @@ class ServoLoop:
         late = f"did not start episode {self._serial} within {RESET_TIMEOUT_S:g} s: {missing} came"
         self._fault = f"robot {self.cfg.robot!r} {late}"
         raise RunEnded(RecordKind.FAULT)
+
+    def _check_start(self) -> None:
+        """Refuse a hand-over outside the poses that training saw.
+
+        Raises:
+            RunEnded: an element of the first observation is outside the bundle's start envelope.
+        """
+        opened = self.observer.open_tick(0, now_ns(), self._serial)
+        if self.cfg.accept_start or not opened.complete:
+            return
+        obs = self.observer.numbers(opened)
+        wrong = outside_start(self.manifest.safety.start, self.manifest.observations, obs)
+        if wrong:
+            self._fault = (
+                f"robot {self.cfg.robot!r} is not where the policy can take over, in episode {self._serial} (start"
+                f" {self._state_id}): {wrong}; no action was sent: bring it there, or accept it (--accept-start)"
+            )
+            raise RunEnded(RecordKind.FAULT)
 
     def _steps(self) -> bool:
         """Run the servo ticks of an episode; returns its success."""

@@ -25,6 +25,7 @@ class ServoCfg:
         inference_s: duration of an inference, from the warm-up.
         site: text of the site's `robot.json`; None without one.
         dry_run: hold the robot all the while; the commands are decided and recorded, and not sent.
+        accept_start: begin outside the poses that training saw, too.
     """
 
     link: str
@@ -42,3 +43,4 @@ class ServoCfg:
     inference_s: float
     site: str | None
     dry_run: bool
+    accept_start: bool

@@ -80,7 +80,7 @@ class OneByOneActor:
             self._overlap.begin(torch.nonzero(turn.started).squeeze(1))
         self._cursor[began] = self._execute
         self._decision[began] = 0
-        for env in np.flatnonzero(self._cursor >= self._execute):
+        for env in np.flatnonzero(self._cursor >= self._execute).tolist():
             if counted[env]:
                 self._chunk[env] = self._decide(obs, env, decision_key(int(turn.start[env]), int(self._decision[env])))
                 self._decision[env] += 1

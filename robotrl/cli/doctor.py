@@ -44,6 +44,7 @@ EXTRAS = {
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "remote": ("websockets", "msgpack"),
     "mcap": ("mcap",),
+    "sign": ("cryptography",),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
     "interop": ("stable_baselines3", "rsl_rl", "skrl", "torchrl", "minari", "h5py"),

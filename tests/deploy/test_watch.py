@@ -10,16 +10,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
 from robotrl.deploy.bundle.manifest import parse
+from robotrl.deploy.bundle.plausible import outside_start, start_envelope
 from robotrl.deploy.control.log import read_log
 from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Mode, Reason
 from robotrl.deploy.robots.link import RobotFault
+from robotrl.spec import Spec
+from robotrl.transforms import TransformGroup, normalize
 from tests.kits.real_time import undisturbed
 
 CART, STAMPED = "sim:tests.kits.deploy_cart:make_cart", "sim:tests.kits.deploy_cart:make_stamped"
@@ -65,6 +69,53 @@ def test_a_healthy_run_holds_nothing(bundle: Path) -> None:
     report = run_control(bundle, CART, episodes=2)
     assert report.successes == 2
     assert (report.safety.held, report.safety.damped) == (0, 0)
+
+
+def beside(data: dict[str, Any]) -> None:
+    """The goal of the cart was never where it is."""
+    data["safety"]["start"] = [
+        {"quantity": "observation", "names": ["goal_pos"], "units": ["m"], "low": [0.9], "high": [1.0]}
+    ]
+
+
+def test_a_hand_over_outside_the_poses_of_training_is_refused(copied: Path, tmp_path: Path) -> None:
+    graphs.reseal(copied, beside)
+    log = tmp_path / "log.jsonl"
+    says = r"'goal_pos' of observation 'state' is -?0\.\d+ m: training saw 0\.9 to 1; no action was sent"
+    with pytest.raises(RobotFault, match=says):
+        run_control(copied, CART, episodes=1, log=log)
+    assert [r["kind"] for r in read_log(log)[1]] == ["fault"], "no control tick"
+    assert run_control(copied, CART, episodes=1, log=log, accept_start=True).successes == 1
+    assert read_log(log)[0]["accept_start"] is True
+
+
+def test_the_start_envelope_by_hand() -> None:
+    specs = {
+        "state": Spec((2,), ("x", "still"), ("m", "m"), (-9.0, -9.0), (9.0, 9.0)),
+        "image": Spec((1, 1, 3), ("r", "g", "b"), ("1",) * 3, (0.0,) * 3, (255.0,) * 3, "uint8"),
+    }
+    recorded = {"state": np.float32([[0.0, 0.5], [1.0, 0.5]])}
+    (limit,) = start_envelope(specs, TransformGroup(), recorded)
+    assert limit.names == ("x", "still") and limit.units == ("m", "m")
+    # x: 0 to 1, a quarter more on each side; an element that never changed has no width to go by
+    assert limit.low == pytest.approx((-0.25, -99.5)) and limit.high == pytest.approx((1.25, 100.5))
+    # its normalizer saw mean 1 and deviation 2: -3 to 5
+    scaled = TransformGroup(inputs=(normalize("state", (1.0, 0.5), (2.0, 0.0)),))
+    (limit,) = start_envelope(specs, scaled, recorded)
+    assert (limit.low[0], limit.high[0]) == pytest.approx((-5.0, 7.0))
+
+
+def test_numbers_that_are_not_finite_are_left_to_the_safety_chain(bundle: Path) -> None:
+    manifest = parse((bundle / "manifest.json").read_bytes())
+    obs = {port.name: np.zeros(port.shape, np.float32) for port in manifest.observations}
+    assert manifest.safety.start and outside_start(manifest.safety.start, manifest.observations, obs) == ""
+    obs["state"][0] = np.nan
+    assert outside_start(manifest.safety.start, manifest.observations, obs) == ""
+    obs["state"][2] = 500.0
+    found = outside_start(manifest.safety.start, manifest.observations, obs)
+    assert found.startswith("'goal_pos' of observation 'state' is 500 m: training saw")
+    # bundles of before have no envelope
+    assert outside_start((), manifest.observations, obs) == ""
 
 
 def test_a_bundle_without_ranges_deploys_and_says_so_once(copied: Path) -> None:

@@ -40,8 +40,12 @@ class Args:
     """Use the system's real-time scheduler and locked memory for the servo (needs the permission)."""
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The site's robot.json (robotrl new limits makes one); the tighter limit of bundle, robot and site holds."""
+    signed_by: Annotated[Path | None, tyro.conf.arg(metavar="KEY.pem")] = None
+    """Run the bundle only if it is signed by this public Ed25519 key (extra sign)."""
     dry_run: bool = False
     """Hold the robot all the while: the commands are decided and logged, and not sent."""
+    accept_start: bool = False
+    """Begin outside the poses that training saw, too; without it such a hand-over is refused."""
     shadow: Annotated[Path | None, tyro.conf.arg(metavar="BUNDLE")] = None
     """Another bundle that sees the same observations; its actions are compared with the policy's, and not sent."""
     remote: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
@@ -100,7 +104,9 @@ def _deploy(args: Args) -> int:
             fifo=args.realtime,
             remote=remote,
             limits=args.limits,
+            signed_by=args.signed_by,
             dry_run=args.dry_run,
+            accept_start=args.accept_start,
             shadow=args.shadow,
             progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),
         )

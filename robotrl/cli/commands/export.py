@@ -30,6 +30,8 @@ class Args:
     guided_steps: int = 0
     """Guide each chunk of a flow or diffusion policy by the last actions of the one before, so many of them, so that it
     continues the motion under way without training for it. 0: off."""
+    sign: Annotated[Path | None, tyro.conf.arg(metavar="KEY.pem")] = None
+    """Sign the bundle with this private Ed25519 key (extra sign); default: unsigned."""
     overwrite: bool = False
     """Replace an existing bundle."""
 
@@ -50,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
             overwrite=args.overwrite,
             sim=args.sim,
             guided_steps=args.guided_steps,
+            sign=args.sign,
             **period,
         )
     print(
