@@ -317,6 +317,8 @@ class Manifest:
                 del port["max_still_s"]
         if data["action"]["choices"] is None:
             del data["action"]["choices"]
+        if not self.safety.start:
+            del data["safety"]["start"]
         if self.training.sim is None:
             # bundles of version 0.1 have neither field, and keep their id
             del data["training"]["sim"], data["training"]["sim_options"]
