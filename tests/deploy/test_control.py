@@ -185,16 +185,21 @@ def test_a_robot_that_dies_ends_the_run(bundle: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @undisturbed
-def test_a_robot_that_is_killed_or_stopped_from_outside(bundle: Path, how: signal.Signals) -> None:
-    """A real signal at a random moment; the run ends by itself, with a reason, and leaves no process."""
+def test_a_robot_that_is_killed_or_stopped_from_outside(bundle: Path, how: signal.Signals, tmp_path: Path) -> None:
+    """A real signal at a random moment of a run; it ends by itself, with a reason, and leaves no process."""
     script = (
         "import sys; from robotrl.deploy.control.run import run_control; from robotrl.errors import RobotrlError\n"
-        "try:\n    run_control(sys.argv[1], sys.argv[2], episodes=100)\n"
+        "try:\n    run_control(sys.argv[1], sys.argv[2], episodes=100, log=sys.argv[3])\n"
         "except RobotrlError as error:\n    print(error); sys.exit(2)"
     )
-    controller = subprocess.Popen([sys.executable, "-c", script, str(bundle), CART], stdout=subprocess.PIPE, text=True)
+    log = tmp_path / "log.jsonl"
+    arguments = [sys.executable, "-c", script, str(bundle), CART, str(log)]
+    controller = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     robot = child_of(controller.pid)
-    time.sleep(1.0)
+    began = time.monotonic()
+    while not (log.exists() and '"kind": "tick"' in log.read_text()):
+        assert time.monotonic() < began + 60, "no control tick"
+        time.sleep(0.05)
     robot.send_signal(how)
     out, _ = controller.communicate(timeout=60)
     assert controller.returncode == 2
