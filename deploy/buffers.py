@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.errors import RobotrlError
 from robotrl.transforms import Transform, numpy_backend
+
+Runtime = Literal["python", "native"]
+"""What runs a bundle: the servo in Python and onnxruntime, or both in C++ (see `robotrl.deploy.native`)."""
 
 
 class InferenceError(RobotrlError):
@@ -46,6 +49,8 @@ class InferenceSession(Protocol):
     next `run` overwrites the outputs.
     """
 
+    engine: str
+    """Name of what computes it: "onnxruntime", "native" or "server"."""
     observation: np.ndarray
     inputs: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]

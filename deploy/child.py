@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from robotrl.utils.safe_path import safe_environment
 
@@ -28,6 +29,20 @@ def start_child(
         stdin=stdin,
         start_new_session=True,
     )
+
+
+def start_program(
+    program: Path, name: str, handles: Sequence[int], stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a program of ours as `start_child` starts a module.
+
+    Args:
+        program: the file.
+        name: name of the process in lists of processes.
+        handles: open files that it inherits.
+        stdin: its standard input, as `subprocess.Popen` takes it.
+    """
+    return subprocess.Popen([name], executable=program, pass_fds=tuple(handles), stdin=stdin, start_new_session=True)
 
 
 def end_of(process: subprocess.Popen[bytes]) -> str:

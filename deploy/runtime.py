@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from robotrl.deploy.bounded import bounded_memory, within
-from robotrl.deploy.buffers import InferenceError, InferenceSession, host_transforms, output_names
+from robotrl.deploy.buffers import InferenceError, InferenceSession, Runtime, host_transforms, output_names
 from robotrl.deploy.bundle.bundle import Bundle, open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.noise import CounterNoise
@@ -92,19 +92,32 @@ class Controller:
         self.prepare()
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, seed: int = 0) -> Controller:
+    def load(cls, path: str | os.PathLike[str], *, seed: int = 0, runtime: Runtime = "python") -> Controller:
         """Verify the bundle at `path`, replay its golden ticks on this machine, and warm up.
 
         Args:
             path: a bundle's directory.
             seed: seed of the sampler's noise; 0 or more.
+            runtime: "native" computes the graph by the C++ engine, where that has a loop for each of its operators;
+                "python", and for any other graph, onnxruntime does.
 
         Raises:
             DataError: the bundle is damaged, altered, of a newer schema, or computes other actions on this machine; its
                 graph cannot be computed, takes too long, or needs more memory than there is.
-            ConfigError: the seed is negative.
+            ConfigError: the seed is negative, or the C++ engine cannot be built.
         """
-        return cls(open_bundle(path), seed)
+        bundle = open_bundle(path)
+        if runtime == "python":
+            return cls(bundle, seed)
+        # a robot without a compiler does not need the module
+        from robotrl.deploy.native.session import native_session
+
+        return cls(bundle, seed, native_session(bundle))
+
+    @property
+    def engine(self) -> str:
+        """Name of what computes the graph: "onnxruntime", "native" or "server"."""
+        return self.session.engine
 
     @property
     def needs_inference(self) -> bool:

@@ -28,6 +28,8 @@ class GraphSession(GraphBuffers):
         DataError: onnxruntime refuses the graph, or its inputs and outputs differ from the manifest.
     """
 
+    engine = "onnxruntime"
+
     def __init__(self, graph: bytes, manifest: Manifest) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1

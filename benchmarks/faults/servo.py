@@ -1,4 +1,4 @@
-"""Faults of actions on their way to the robot: a million adversarial ticks through the servo's safety chain."""
+"""Faults of actions on their way to the robot: a million adversarial ticks through each servo's safety chain."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.faults.kind import LOGGER, Attempt, Kind, Outcome
 from robotrl.deploy.control.safety import BAD, NONE, Mode, Reason, SafetyChain, SafetyLimits
+from robotrl.deploy.native.chain import NativeChain
 
 Rng = np.random.Generator
 TICKS = 1_000
@@ -78,6 +79,8 @@ def _interrupted(rng: Rng, limits: SafetyLimits) -> _Given:
 
 
 def _attempt(draw: Callable[[Rng, SafetyLimits], _Given]) -> Attempt:
+    """Ticks of the Python servo's chain."""
+
     def attempt(rng: Rng, folder: Path) -> Outcome:
         del folder
         limits = _limits(rng)
@@ -91,6 +94,29 @@ def _attempt(draw: Callable[[Rng, SafetyLimits], _Given]) -> Attempt:
             if why := _unsafe(limits, last, verdict.mode, verdict.action, given):
                 LOGGER.debug("%s: %s", why, verdict)
                 return Outcome.SILENT
+        return Outcome.CONTAINED
+
+    return attempt
+
+
+def _native_attempt(draw: Callable[[Rng, SafetyLimits], _Given]) -> Attempt:
+    """Ticks of the C++ servo's chain; actions come as float32, as on its links."""
+
+    def attempt(rng: Rng, folder: Path) -> Outcome:
+        del folder
+        limits = _limits(rng)
+        chain, last = NativeChain(limits), limits.neutral
+        for _ in range(TICKS):
+            if rng.random() < 0.01:
+                chain.reset()
+                last = limits.neutral
+            given = draw(rng, limits)
+            with np.errstate(over="ignore"):
+                sent, mode, reason = chain.decide(given.observed, given.action)
+            if why := _unsafe(limits, last, mode, sent, given):
+                LOGGER.debug("%s: %s %s", why, sent, reason)
+                return Outcome.SILENT
+            last = sent
         return Outcome.CONTAINED
 
     return attempt
@@ -113,11 +139,16 @@ def _unsafe(limits: SafetyLimits, last: np.ndarray, mode: Mode, sent: np.ndarray
     return ""
 
 
+_DRAWS: dict[str, Callable[[Rng, SafetyLimits], _Given]] = {
+    "actions that are not finite": _not_finite,
+    "actions beyond every limit": _beyond,
+    "actions of another shape, or none": _misshapen,
+    "actions beside bad observations and failed inferences": _interrupted,
+}
 KINDS = [
-    Kind("actions that are not finite", (Outcome.CONTAINED,), EPISODES, _attempt(_not_finite)),
-    Kind("actions beyond every limit", (Outcome.CONTAINED,), EPISODES, _attempt(_beyond)),
-    Kind("actions of another shape, or none", (Outcome.CONTAINED,), EPISODES, _attempt(_misshapen)),
-    Kind(
-        "actions beside bad observations and failed inferences", (Outcome.CONTAINED,), EPISODES, _attempt(_interrupted)
+    *(Kind(name, (Outcome.CONTAINED,), EPISODES, _attempt(draw)) for name, draw in _DRAWS.items()),
+    *(
+        Kind(f"C++ servo: {name}", (Outcome.CONTAINED,), EPISODES, _native_attempt(draw))
+        for name, draw in _DRAWS.items()
     ),
 ]

@@ -1,8 +1,9 @@
-"""Inference latency at a robot's control rate: our controller, eager torch, and plain C++ loops of the same network.
+"""Inference latency at a robot's control rate: our runtimes, eager torch, and plain C++ loops of the same network.
 
 A loop without pauses underestimates latency: at 20 Hz the processor has slept and its caches are cold at each tick.
 Therefore each tick waits for its deadline, as in control; the routes alternate in one run, on one thread. All map an
-observation and given noise to clipped actions; drawing the noise is not measured. The C++ time is measured inside C++.
+observation and given noise to clipped actions; drawing the noise is not measured. The times of the C++ loop and of the C++ engine
+are measured inside C++; our controller, in Python, runs on onnxruntime and on the C++ engine.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ PEERS = {"torch": install_line("train"), "g++": "apt install g++"}
 RATES_HZ = (20, 50, 500)
 STEPS = 4
 OURS, TORCH, CPP = "controller", "eager torch", "plain C++ loop"
+ENGINE, NATIVE = "C++ engine", "controller on the C++ engine"
 _COLD = ", cold"
 _SKIPPED_TICKS = 10
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
@@ -97,16 +99,23 @@ def _at_rate(routes: dict[str, Route], rate_hz: int, seconds: float, rounds: int
         f"tick_cold_us_{rate_hz}hz_vs_cpp": found.figure(OURS + _COLD, CPP + _COLD, "us", "lower", cold),
         f"tick_warming_us_{rate_hz}hz": found.figure(OURS, OURS + _COLD, "us", "lower", f"what warming gives; {size}"),
     }
+    for name, key in ((ENGINE, "engine"), (NATIVE, "native")):
+        if name in routes:
+            figures[f"{key}_us_{rate_hz}hz_vs_cpp"] = found.figure(name, CPP, "us", "lower", warmed)
+            figures[f"{key}_cold_us_{rate_hz}hz_vs_cpp"] = found.figure(name + _COLD, CPP + _COLD, "us", "lower", cold)
     # Also discards the round that `paired` discards.
     kept = {name: samples[ticks:] for name, samples in every.items()}
     figures[f"tick_p99_us_{rate_hz}hz_vs_torch"] = _p99(kept, TORCH, rounds)
     figures[f"tick_p99_us_{rate_hz}hz_vs_cpp"] = _p99(kept, CPP, rounds)
+    for name, key in ((ENGINE, "engine"), (NATIVE, "native")):
+        if name in routes:
+            figures[f"{key}_p99_us_{rate_hz}hz_vs_cpp"] = _p99(kept, CPP, rounds, name)
     return figures
 
 
-def _p99(kept: dict[str, list[float]], peer: str, rounds: int) -> Figure:
-    ours = float(np.percentile(kept[OURS], 99))
-    note = f"99th percentile of all {len(kept[OURS])} ticks; warmed"
+def _p99(kept: dict[str, list[float]], peer: str, rounds: int, name: str = OURS) -> Figure:
+    ours = float(np.percentile(kept[name], 99))
+    note = f"99th percentile of all {len(kept[name])} ticks; warmed"
     if peer not in kept:
         return Figure(ours, "us", peer=peer, runs=rounds, note=note)
     theirs = float(np.percentile(kept[peer], 99))
@@ -165,6 +174,7 @@ def _ways(folder: Path) -> dict[str, Way]:
 
     ways = {OURS: Way(ours, controller.warm), TORCH: Way(eager, eager)}
     if shutil.which("g++") is not None:
+        ways |= _native_ways(folder / "bundle", obs, noise)
         infer = build_cpp(policy, folder)
         with torch.inference_mode():
             wanted = policy.deploy({"state": torch.from_numpy(recorded[:1])}, torch.from_numpy(noise)).actions[0]
@@ -178,6 +188,27 @@ def _ways(folder: Path) -> dict[str, Way]:
 
         ways[CPP] = Way(plain, plain)
     return ways
+
+
+def _native_ways(bundle: Path, obs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, Way]:
+    """The C++ engine alone, from raw observation and noise to clipped actions, and below the controller."""
+    from robotrl.deploy.bundle.bundle import open_bundle
+    from robotrl.deploy.native.session import NativeSession
+    from robotrl.deploy.runtime import Controller
+
+    session = NativeSession(open_bundle(bundle))
+    session.inputs["state"][0], session.inputs["noise"][0] = obs["state"], noise[0]
+    controller = Controller.load(bundle, runtime="native")
+
+    def tick() -> int:
+        begun = time.perf_counter_ns()
+        controller.step(obs)
+        spent = time.perf_counter_ns() - begun
+        controller.reset()
+        controller.prepare()
+        return spent
+
+    return {ENGINE: Way(session.timed_run, session.run), NATIVE: Way(tick, controller.warm)}
 
 
 def make_policy() -> Any:
@@ -269,22 +300,29 @@ def table(document: Mapping[str, Any]) -> str:
     """Markdown table: one row per rate, warm and cold."""
     figures = document["figures"]
     lines = [
-        "| rate | caches | ours | eager torch | plain C++ loop | faster than torch | time of the C++ loop | our p99 |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| rate | caches | controller | C++ engine | controller on the engine | plain C++ loop | eager torch "
+        "| controller / loop | engine / loop | p99 / p50 of controller, engine |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for rate_hz in RATES_HZ:
-        for caches, prefix in (("warmed before the tick", "tick_us"), ("cold", "tick_cold_us")):
-            torch, cpp = (figures[f"{prefix}_{rate_hz}hz_vs_{peer}"] for peer in ("torch", "cpp"))
-            p99 = figures[f"tick_p99_us_{rate_hz}hz_vs_cpp"]["value"]
+        for caches, cold in (("warmed before the tick", ""), ("cold", "_cold")):
+            torch, cpp = (figures[f"tick{cold}_us_{rate_hz}hz_vs_{peer}"] for peer in ("torch", "cpp"))
+            engine, native = (figures.get(f"{name}{cold}_us_{rate_hz}hz_vs_cpp") for name in ("engine", "native"))
+            tails = ""
+            if not cold:
+                pairs = ((cpp, f"tick_p99_us_{rate_hz}hz_vs_cpp"), (engine, f"engine_p99_us_{rate_hz}hz_vs_cpp"))
+                tails = ", ".join(f"{figures[p99]['value'] / own['value']:.1f}" for own, p99 in pairs if own)
             cells = [
                 f"{rate_hz} Hz",
                 caches,
-                f"**{torch['value']:.0f} us**",
-                _microseconds(torch["peer_value"]),
+                f"{torch['value']:.0f} us",
+                "" if engine is None else f"**{engine['value']:.0f} us**",
+                "" if native is None else f"{native['value']:.0f} us",
                 _microseconds(cpp["peer_value"]),
-                "" if torch["ratio"] is None else f"{torch['ratio']:.1f} x",
-                "" if cpp["ratio"] is None else f"{1 / cpp['ratio']:.1f} x",
-                f"{p99:.0f} us" if prefix == "tick_us" else "",
+                _microseconds(torch["peer_value"]),
+                "" if cpp["ratio"] is None else f"{1 / cpp['ratio']:.2f} x",
+                "" if engine is None or engine["ratio"] is None else f"**{1 / engine['ratio']:.2f} x**",
+                tails,
             ]
             lines.append(table_row(cells))
     return "\n".join(lines)

@@ -1,9 +1,9 @@
-"""Lateness of the servo beside inference and a busy core, against a loop that only sleeps, and with inference frozen.
+"""Lateness of the servos beside inference and a busy core, against loops that only sleep, and with inference frozen.
 
-A flow policy of the quickstart's size infers at 20 Hz in its own process while the servo runs at 500 Hz, and one more
-process keeps a core busy. Blocks of a few seconds alternate in one run: a bare loop of the same rate in a process of
-its own, the servo, and the servo whose inference process is stopped (SIGSTOP). The lateness of all servo ticks of a
-block counts, from the first on.
+A flow policy of the quickstart's size infers at 20 Hz in its own process while the Python servo runs at 500 Hz, the C++
+servo at 1,000 Hz, and one more process keeps a core busy. Blocks of a few seconds alternate in one run: a bare loop of
+the same rate and language in a process of its own, the servo, and the servo whose inference process is stopped
+(SIGSTOP). The lateness of all servo ticks of a block counts, from the first on.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ import numpy as np
 import psutil
 
 from benchmarks.kit.figures import Figure, spread
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle.manifest import MANIFEST_FILE, parse, sealed
 from robotrl.deploy.control.realtime import sleep_until, steady
 from robotrl.deploy.control.report import ControlReport
 from robotrl.deploy.control.run import run_control
 from robotrl.utils.installation import install_line
 
-DESCRIPTION = "lateness of the servo at 500 Hz beside inference and a busy core, against a loop that only sleeps"
-PEERS = {"torch": install_line("train")}
-RATE_HZ = 500
+DESCRIPTION = "lateness of both servos (500 Hz, C++ 1,000 Hz) beside inference and a busy core, against bare loops"
+PEERS = {"torch": install_line("train"), "g++": "apt install g++"}
+RATE_HZ, NATIVE_RATE_HZ = 500, 1000
 ROBOT = "sim:benchmarks.runtime.robot:make"
 BARE, SERVO, FROZEN = "bare loop", "servo", "servo, inference frozen"
+NATIVE_BARE, NATIVE, NATIVE_FROZEN = "bare C++ loop", "C++ servo", "C++ servo, inference frozen"
 _FREEZE_AFTER_S = 0.5
 
 
@@ -52,38 +54,71 @@ class Block(NamedTuple):
 def run(quick: bool = False) -> dict[str, Figure]:
     """Measure all kinds of block in turn."""
     seconds, rounds = (1.5, 1) if quick else (6.0, 10)
-    blocks: dict[str, list[Block]] = {BARE: [], SERVO: [], FROZEN: []}
+    kinds = (BARE, SERVO, FROZEN, NATIVE_BARE, NATIVE, NATIVE_FROZEN)
+    blocks: dict[str, list[Block]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as folder, busy_core():
         bundle = patient_bundle(Path(folder))
+        loop = native_loop(Path(folder))
         for _ in range(rounds):
             blocks[BARE].append(bare_block(seconds))
-            blocks[SERVO].append(of_report(run_control(bundle, ROBOT, episodes=1, limit_s=seconds, servo_hz=RATE_HZ)))
+            blocks[SERVO].append(servo_block(bundle, seconds, "python"))
             with frozen_inference():
-                report = run_control(bundle, ROBOT, episodes=1, limit_s=seconds, servo_hz=RATE_HZ)
-            blocks[FROZEN].append(of_report(report))
-    note = f"{rounds} blocks of {seconds:g} s, medians over blocks; {RATE_HZ} Hz, beside a busy process"
+                blocks[FROZEN].append(servo_block(bundle, seconds, "python"))
+            blocks[NATIVE_BARE].append(native_bare_block(loop, seconds))
+            blocks[NATIVE].append(servo_block(bundle, seconds, "native"))
+            with frozen_inference():
+                blocks[NATIVE_FROZEN].append(servo_block(bundle, seconds, "native"))
     figures: dict[str, Figure] = {}
-    for kind, key in ((SERVO, "servo"), (FROZEN, "servo_inference_frozen")):
-        for which in ("p50", "p99", "max"):
-            ours, theirs = ([block._asdict()[which] for block in blocks[one]] for one in (kind, BARE))
-            figures[f"{key}_lateness_{which}_us"] = against(ours, theirs, note)
-    asked = spread([block.inference_us for block in blocks[SERVO]])
-    figures["inference_us"] = Figure(
-        asked.median, "us", runs=rounds, low=asked.low, high=asked.high, note="median from request to chunk in a block"
+    compared = (
+        (SERVO, "servo", BARE, RATE_HZ),
+        (FROZEN, "servo_inference_frozen", BARE, RATE_HZ),
+        (NATIVE, "native_servo", NATIVE_BARE, NATIVE_RATE_HZ),
+        (NATIVE_FROZEN, "native_servo_inference_frozen", NATIVE_BARE, NATIVE_RATE_HZ),
     )
+    for kind, key, peer, rate_hz in compared:
+        note = f"{rounds} blocks of {seconds:g} s, medians over blocks; {rate_hz} Hz, beside a busy process"
+        for which in ("p50", "p99", "max"):
+            ours, theirs = ([block._asdict()[which] for block in blocks[one]] for one in (kind, peer))
+            figures[f"{key}_lateness_{which}_us"] = against(ours, theirs, note, peer)
+    for kind, key in ((SERVO, "inference_us"), (NATIVE, "native_inference_us")):
+        asked = spread([block.inference_us for block in blocks[kind]])
+        note = "median from request to chunk in a block"
+        figures[key] = Figure(asked.median, "us", runs=rounds, low=asked.low, high=asked.high, note=note)
     return figures
 
 
-def against(ours: list[float], theirs: list[float], note: str) -> Figure:
+def servo_block(bundle: Path, seconds: float, runtime: Runtime) -> Block:
+    """Lateness of a servo in a control run of one episode."""
+    rate_hz = RATE_HZ if runtime == "python" else NATIVE_RATE_HZ
+    return of_report(run_control(bundle, ROBOT, episodes=1, limit_s=seconds, servo_hz=rate_hz, runtime=runtime))
+
+
+def native_loop(folder: Path) -> Path:
+    """Compile the bare C++ loop."""
+    source, program = Path(__file__).with_name("bare_loop.cpp"), folder / "bare_loop"
+    subprocess.run(["g++", "-std=c++17", "-O2", str(source), "-o", str(program)], check=True)
+    return program
+
+
+def native_bare_block(program: Path, seconds: float) -> Block:
+    """Lateness of the bare C++ loop."""
+    command = [str(program), str(NATIVE_RATE_HZ), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    late = [float(line) for line in done.stdout.split()]
+    p50, p99 = np.percentile(late, (50, 99)).tolist()
+    return Block(p50, p99, max(late))
+
+
+def against(ours: list[float], theirs: list[float], note: str, peer: str) -> Figure:
     """A figure of our blocks beside those of the bare loop; the ratio is that of the medians."""
-    found, peer = spread(ours), spread(theirs)
+    found, other = spread(ours), spread(theirs)
     ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
     return Figure(
         found.median,
         "us",
-        peer=BARE,
-        peer_value=peer.median,
-        ratio=peer.median / found.median,
+        peer=peer,
+        peer_value=other.median,
+        ratio=other.median / found.median,
         runs=len(ours),
         low=found.low,
         high=found.high,

@@ -2,25 +2,21 @@
 
 An ONNX file can refer to other files (external data), use operators of other domains and contain sparse tensors; each
 has been used in attacks. The scan walks the protobuf fields of the model and refuses these, and anything that does not
-parse. It deliberately accepts a subset of protobuf: no groups, no unexpected wire types.
+parse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
+from robotrl.deploy.bundle.protobuf import ProtobufReader
 from robotrl.errors import DataError, short
 
 MAX_DEPTH = 16
-MAX_FIELDS = 3_000_000
-"""Most fields in a file, which bounds the time of the scan; our graphs have thousands."""
 ENDLESS = ("Loop", "Scan", "SequenceMap")
 """Operators that repeat a graph an unknown number of times; an exported policy has none."""
 STANDARD_DOMAINS = ("", "ai.onnx")
 
-# Wire types of protobuf.
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ORT_FORMAT_MARK = b"ORTM"
 
 
@@ -32,15 +28,6 @@ class Facts(NamedTuple):
     nodes: int
     weights_bytes: int
     """Bytes of tensor data held in the file."""
-
-
-class _Field(NamedTuple):
-    number: int
-    wire: int
-    value: int
-    """Value of a varint field; else 0."""
-    data: memoryview
-    """Content of a length-delimited field; else empty."""
 
 
 def scan(data: bytes, name: str) -> Facts:
@@ -66,17 +53,16 @@ def scan(data: bytes, name: str) -> Facts:
     return Facts(walker.ir_version, walker.opset, walker.nodes, walker.weights_bytes)
 
 
-class _Walker:
+class _Walker(ProtobufReader):
     """Walks the fields of a model, counts them, and raises on refused contents."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self.ir_version = 0
         self.opset = 0
         self.graphs = 0
         self.nodes = 0
         self.weights_bytes = 0
-        self.walked = 0
 
     def model(self, data: memoryview) -> None:
         for field in self.fields(data):
@@ -156,61 +142,3 @@ class _Walker:
 
     def refused(self, what: str, expected: str) -> DataError:
         return DataError(f"{self.name}: holds {what}: expected {expected}")
-
-    def damaged(self, why: str) -> DataError:
-        return DataError(f"{self.name}: not a readable ONNX file: {why}")
-
-    def varint(self, field: _Field, what: str) -> int:
-        if field.wire != _VARINT:
-            raise self.damaged(f"field {what} has wire type {field.wire}")
-        return field.value
-
-    def message(self, field: _Field, what: str) -> memoryview:
-        if field.wire != _BYTES:
-            raise self.damaged(f"field {what} has wire type {field.wire}")
-        return field.data
-
-    def text(self, field: _Field, what: str) -> str:
-        try:
-            return bytes(self.message(field, what)).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise self.damaged(f"field {what} is not text") from error
-
-    def fields(self, data: memoryview) -> Iterator[_Field]:
-        """Iterate over the fields of a message."""
-        at, empty = 0, data[:0]
-        while at < len(data):
-            self.walked += 1
-            if self.walked > MAX_FIELDS:
-                raise self.damaged(f"more than {MAX_FIELDS} fields")
-            key, at = self.read_varint(data, at)
-            number, wire = key >> 3, key & 7
-            if number == 0:
-                raise self.damaged(f"field number 0 at byte {at}")
-            if wire == _VARINT:
-                value, at = self.read_varint(data, at)
-                yield _Field(number, wire, value, empty)
-                continue
-            if wire == _BYTES:
-                size, at = self.read_varint(data, at)
-            elif wire in (_FIXED64, _FIXED32):
-                size = 8 if wire == _FIXED64 else 4
-            else:
-                raise self.damaged(f"wire type {wire} at byte {at}")
-            if size > len(data) - at:
-                raise self.damaged(f"a field of {size} bytes at byte {at} runs past the end: truncated")
-            yield _Field(number, wire, 0, data[at : at + size])
-            at += size
-
-    def read_varint(self, data: memoryview, at: int) -> tuple[int, int]:
-        """Read the base-128 number at `at`; returns it and the offset after it."""
-        value = 0
-        for shift in range(0, 70, 7):
-            if at >= len(data):
-                raise self.damaged("it ends inside a number: truncated")
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value & 0xFFFFFFFFFFFFFFFF, at
-        raise self.damaged(f"a number longer than 10 bytes at byte {at}")

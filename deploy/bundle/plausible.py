@@ -93,24 +93,61 @@ def outside_start(envelope: tuple[Limit, ...], observations: tuple[Port, ...], o
         observations: the bundle's observations.
         obs: (...,) arrays of numbers by key. Numbers that are not finite are left to the safety chain.
     """
-    ranges = {
+    place = place_outside_start(envelope, observations, obs)
+    if place is None:
+        return ""
+    key, at = place
+    port = next(port for port in observations if port.name == key)
+    name = port.names[at % len(port.names)]
+    known = _ranges(envelope)[name]
+    return (
+        f"{name!r} of observation {key!r} is {obs[key].flat[at]:.6g} {known.unit}: training saw"
+        f" {known.low:.6g} to {known.high:.6g}"
+    )
+
+
+def place_outside_start(
+    envelope: tuple[Limit, ...], observations: tuple[Port, ...], obs: Mapping[str, np.ndarray]
+) -> tuple[str, int] | None:
+    """Key and place, in the flat array, of the first element that is outside the start envelope; None if there is none.
+
+    Args:
+        envelope: the bundle's start envelope.
+        observations: the bundle's observations.
+        obs: (...,) arrays of numbers by key.
+    """
+    for key, low, high in start_ranges(envelope, observations):
+        if key not in obs:
+            continue
+        flat = obs[key].reshape(-1, len(low))
+        wrong = np.isfinite(flat) & ~((flat >= low) & (flat <= high))
+        if wrong.any():
+            # element by element, and each from its oldest row on
+            element = int(np.argmax(wrong.any(axis=0)))
+            return key, int(np.argmax(wrong[:, element])) * len(low) + element
+    return None
+
+
+def start_ranges(
+    envelope: tuple[Limit, ...], observations: tuple[Port, ...]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The start envelope by observation: its key, and (D,) float32 lowest and highest values, infinite for no limit."""
+    ranges = _ranges(envelope)
+    for port in observations:
+        known = [ranges.get(name) for name in port.names]
+        if any(one is not None for one in known):
+            low = np.asarray([-np.inf if one is None else one.low for one in known], np.float32)
+            high = np.asarray([np.inf if one is None else one.high for one in known], np.float32)
+            yield port.name, low, high
+
+
+def _ranges(envelope: tuple[Limit, ...]) -> dict[str, _Range]:
+    """The ranges of an envelope by name."""
+    return {
         name: _Range(*one)
         for limit in envelope
         for name, *one in zip(limit.names, limit.units, limit.low, limit.high, strict=True)
     }
-    for port in observations:
-        if port.name not in obs:
-            continue
-        rows = obs[port.name].reshape(-1, len(port.names))
-        for i, name in enumerate(port.names):
-            known = ranges.get(name)
-            for value in rows[:, i] if known is not None else ():
-                if known is not None and np.isfinite(value) and not known.low <= value <= known.high:
-                    return (
-                        f"{name!r} of observation {port.name!r} is {value:.6g} {known.unit}: training saw"
-                        f" {known.low:.6g} to {known.high:.6g}"
-                    )
-    return ""
 
 
 def _join(found: dict[str, _Range], name: str, one: _Range) -> None:

@@ -1,26 +1,93 @@
-"""Messages that explain a bad tick to the user."""
+"""Messages that explain to the user why a servo ended a run."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import Wiring
+from robotrl.deploy.bundle.plausible import outside_start
 from robotrl.deploy.control.log import Tick
-from robotrl.deploy.control.safety import Reason, SafetyChain
+from robotrl.deploy.control.safety import Reason
+from robotrl.deploy.servo.settings import RESET_TIMEOUT_S
+from robotrl.spec.checks import misfit
 
 
-def why_bad(tick: Tick, manifest: Manifest, wiring: Wiring, chain: SafetyChain, refused: str) -> str:
+def fault_words(fault: Mapping[str, Any], robot: str, manifest: Manifest, wiring: Wiring, tick: Tick | None) -> str:
+    """Words for the facts of a fault, which either servo reports in its summary; "" for none.
+
+    Args:
+        fault: `kind` "damped" with the place (`episode`, `state_id`), the age of an inference that has not ended
+            (`hung_ns`, -1 for none), the index of the frozen sensor among those that are watched (`frozen`, -1 for
+            none), whether an instruction was none (`misfit`), and the failure of the last inference (`refused`, or
+            None); `kind` "reset" with the `episode` and the part that is `missing`; `kind` "silent" with the `limit_ns`
+            that the supervisor was silent; `kind` "start" with the episode and the `value` that is outside the start
+            envelope, at place `at` of the observation of numbers `port`.
+        robot: the robot's name.
+        manifest: the bundle's manifest.
+        wiring: index maps and limits of bundle and robot.
+        tick: the last tick.
+    """
+    kind = fault.get("kind", "")
+    if kind == "silent":
+        return f"robot {robot!r}: the supervisor was silent for {fault['limit_ns'] * 1e-9:g} s; damped"
+    if kind == "reset":
+        place = int(fault["missing"])
+        part = "no observation" if place < 0 else f"no frame of camera {list(wiring.cameras)[place]!r}"
+        return f"robot {robot!r} did not start episode {fault['episode']} within {RESET_TIMEOUT_S:g} s: {part} came"
+    if kind == "start":
+        place = f"in episode {fault['episode']} (start {fault['state_id']})"
+        why = _outside_start(fault, manifest, wiring)
+        return (
+            f"robot {robot!r} is not where the policy can take over, {place}: {why}; no action was sent: bring it"
+            " there, or accept it (--accept-start)"
+        )
+    if kind != "damped" or tick is None:
+        return ""
+    if fault["hung_ns"] >= 0:
+        why = f"an inference has not ended after {fault['hung_ns'] * 1e-9:.3f} s"
+    else:
+        frozen = "" if fault["frozen"] < 0 else list(wiring.limits.max_still_s)[fault["frozen"]]
+        refused = "" if fault["refused"] is None else str(fault["refused"]["why"])
+        why = why_bad(
+            tick, manifest, wiring, frozen, _wrong_words(tick, manifest, wiring) if fault["misfit"] else refused
+        )
+    where = f"in episode {fault['episode']} (start {fault['state_id']}) at tick {tick.tick}"
+    return f"robot {robot!r} {where}: {why}; held, then damped"
+
+
+def _outside_start(fault: Mapping[str, Any], manifest: Manifest, wiring: Wiring) -> str:
+    """Description of an element outside the start envelope."""
+    key = list(wiring.observations)[int(fault["port"])]
+    obs = np.full(wiring.observations[key].shape, np.nan, np.float32)
+    obs.flat[int(fault["at"])] = fault["value"]
+    return outside_start(manifest.safety.start, manifest.observations, {key: obs})
+
+
+def _wrong_words(tick: Tick, manifest: Manifest, wiring: Wiring) -> str:
+    """Description of an instruction that is none."""
+    wrong = (
+        misfit(port.name, _values(tick, wiring, port.name), port.spec, by_value=True)
+        for port in manifest.observations
+        if port.words
+    )
+    return next((text for text in wrong if text), "")
+
+
+def why_bad(tick: Tick, manifest: Manifest, wiring: Wiring, frozen: str, refused: str) -> str:
     """Explain the reason of the last tick, with names and numbers.
 
     Args:
         tick: the bad tick.
         manifest: the bundle's manifest.
         wiring: index maps of the robot's observation.
-        chain: the safety chain that checked it.
+        frozen: key of the sensor that stands still; "" for none.
         refused: reason why the controller gave no action; "" if it gave one.
     """
-    limits = chain.limits
+    limits = wiring.limits
     count = f"{limits.bad_ticks_to_damp} ticks in a row"
     reason = Reason(tick.reason)
     if reason & Reason.OBS_NOT_FINITE:
@@ -36,7 +103,7 @@ def why_bad(tick: Tick, manifest: Manifest, wiring: Wiring, chain: SafetyChain, 
         took = f"the inference took {tick.inference_ns * 1e-9:.3f} s"
         return f"{took}, and its observation was older than {most:g} s before the action was sent, for {count}"
     if reason & Reason.OBS_FROZEN:
-        return f"observation {chain.frozen!r} stands still while the robot is told to move, for {count}"
+        return f"observation {frozen!r} stands still while the robot is told to move, for {count}"
     if refused:
         return f"{refused}, for {count}"
     if reason & Reason.OBS_IMPLAUSIBLE:

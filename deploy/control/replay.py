@@ -118,7 +118,9 @@ def replayed_ticks(
         DataError: not a log, or the log is of another bundle.
     """
     header, records = read_log(Path(log))
-    controller = Controller.load(bundle, seed=int(header["seed"]))
+    # older logs have no `engine`; bits are those of one engine
+    native = header.get("engine") == "native"
+    controller = Controller.load(bundle, seed=int(header["seed"]), runtime="native" if native else "python")
     if header["bundle_id"] != controller.manifest.bundle_id:
         raise DataError(
             f"log {os.fspath(log)!r} is of bundle {str(header['bundle_id'])[:12]}...: "

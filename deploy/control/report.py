@@ -73,6 +73,8 @@ class ControlReport:
         golden_error: largest difference on the golden ticks, as a fraction of the action range.
         scheduling: active scheduling, as text.
         inference: "local", or the address of the policy server.
+        runtime: "python" or "native": what ran the servo.
+        engine: what computed the policy's graph: "onnxruntime", "native" or "server".
         shadow: comparison with a policy in the shadow of this one; None without one.
         log: path of the log, if there is one.
         log_error: reason why the log is not whole, if it is not.
@@ -102,6 +104,8 @@ class ControlReport:
     golden_error: float
     scheduling: str
     inference: str
+    runtime: str
+    engine: str
     shadow: ShadowReport | None
     log: str | None
     log_error: str | None

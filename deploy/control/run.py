@@ -12,8 +12,9 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
@@ -31,10 +32,10 @@ from robotrl.deploy.inference.process import InferenceProcess
 from robotrl.deploy.robots.link import Link, RobotFault
 from robotrl.deploy.robots.process import RobotProcess
 from robotrl.deploy.servo.link import ServoLink
-from robotrl.deploy.servo.process import ServoProcess
+from robotrl.deploy.servo.process import ServoProcess, python_settings
 from robotrl.deploy.servo.records import room
 from robotrl.deploy.servo.settings import ServoCfg
-from robotrl.errors import ConfigError, DataError
+from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.spec import is_picture
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def run_control(
     dry_run: bool = False,
     accept_start: bool = False,
     shadow: str | os.PathLike[str] | None = None,
+    runtime: Runtime = "python",
     progress: Callable[[EpisodeReport], None] | None = None,
 ) -> ControlReport:
     """Control a robot by a bundle for some episodes, in real time.
@@ -90,10 +92,12 @@ def run_control(
         accept_start: begin episodes outside the poses that training saw (the bundle's start envelope), too.
         shadow: another bundle, which sees the same observations and whose actions are compared with the policy's, see
             `Shadow`; None compares none.
+        runtime: "native" runs the servo and the policy's graph in C++, see `robotrl.deploy.native`.
         progress: called after each episode.
 
     Raises:
-        ConfigError: an argument is out of range, or the robot does not match the bundle.
+        ConfigError: an argument is out of range, the robot does not match the bundle, or the native runtime cannot be
+            built.
         DataError: the bundle is refused, or the log cannot be created.
         RemoteError: the policy server cannot be reached, does not let this client in, or runs another bundle.
         RobotFault: a process ended or stopped answering, too many ticks in a row were bad, or an episode would begin
@@ -107,6 +111,7 @@ def run_control(
         raise ConfigError(f"servo_hz is {servo_hz!r}: expected 1 to {MAX_SERVO_HZ:g}")
     if seed < 0:
         raise ConfigError(f"seed is {seed!r}: expected 0 or more")
+    program = servo_program(runtime)
     site = None if limits is None else SiteLimits.read(limits)
     # the process that infers says which bundle it loaded: it is this one, or the run ends
     manifest = open_bundle(bundle, signed_by).manifest
@@ -115,7 +120,7 @@ def run_control(
     with (
         ended_by_signals(),
         contextlib.closing(Link.create()) as robot_link,
-        _inference(robot_link, bundle, seed, remote) as inference,
+        _inference(robot_link, bundle, seed, remote, runtime) as inference,
     ):
         proved = inference.introduction()
         if proved["bundle_id"] != manifest.bundle_id:
@@ -150,17 +155,18 @@ def run_control(
                 accept_start=accept_start,
             )
             handles = (link.handle, process.link.handle, inference.link.handle, inference.doorbell)
-            with ServoProcess(cfg, link, handles, manifest.timing.control_period_s + _LEAVE_S) as servo:
+            settings = _settings(cfg, manifest, wiring, info, runtime)
+            leave_s = manifest.timing.control_period_s + _LEAVE_S
+            with ServoProcess(settings, link, handles, leave_s, program) as servo:
                 scheduling = str(servo.introduction()["scheduling"])
                 where = "local" if remote is None else remote.url
                 site_json = None if site is None else strict.to_json(site)
-                budget_ns = round(manifest.timing.latency_budget_s * 1e9)
-                period_s = manifest.timing.control_period_s
-                run = Supervisor(servo, inference, process, info, wiring, writer, period_s, budget_ns, shade)
+                run = Supervisor(servo, inference, process, info, wiring, writer, manifest, shade)
                 header = _header(manifest, seed, robot, scheduling, wiring)
-                run.open(
-                    {**header, "inference": where, "dry_run": dry_run, "accept_start": accept_start, "site": site_json}
-                )
+                engine = str(proved["engine"])
+                kinds = {"inference": where, "runtime": runtime, "engine": engine}
+                chosen = {"dry_run": dry_run, "accept_start": accept_start, "site": site_json}
+                run.open({**header, **kinds, **chosen})
                 try:
                     for serial, state_id in enumerate(ids, start=1):
                         report = run.episode(serial, state_id)
@@ -174,16 +180,43 @@ def run_control(
                     raise
                 finally:
                     run.close()
-                return _report(run, manifest, seed, robot, scheduling, where, steps, float(proved["golden_error"]))
+                return _report(
+                    run, manifest, seed, robot, scheduling, where, steps, float(proved["golden_error"]), runtime, engine
+                )
+
+
+def servo_program(runtime: Runtime) -> Path | None:
+    """The C++ servo, built if need be; None for the Python one.
+
+    Raises:
+        ConfigError: it is neither, or cannot be built.
+    """
+    if runtime not in get_args(Runtime):
+        raise unknown("runtime", runtime, get_args(Runtime))
+    if runtime == "python":
+        return None
+    # a robot without a compiler does not need the module
+    from robotrl.deploy.native.build import native_runtime
+
+    return native_runtime().servo
+
+
+def _settings(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotInfo, runtime: Runtime) -> bytes:
+    """The settings as the servo of a runtime reads them."""
+    if runtime == "python":
+        return python_settings(cfg)
+    from robotrl.deploy.native.settings import servo_block
+
+    return servo_block(cfg, manifest, wiring, info)
 
 
 def _inference(
-    robot: Link, bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None
+    robot: Link, bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None, runtime: Runtime
 ) -> InferenceProcess:
     """Start the process that infers, here or by a server."""
     path = os.path.abspath(bundle)
     if remote is None:
-        return InferenceProcess(robot, path, seed)
+        return InferenceProcess(robot, path, seed, runtime=runtime)
     ca = None if remote.tls_ca is None else os.path.abspath(remote.tls_ca)
     return InferenceProcess(robot, path, seed, remote.url, remote.token, ca)
 
@@ -253,6 +286,8 @@ def _report(
     inference: str,
     steps: int,
     golden_error: float,
+    runtime: str,
+    engine: str,
 ) -> ControlReport:
     """Create the report of a run."""
     summary, rate_hz = run.summary, 1.0 / manifest.timing.control_period_s
@@ -281,6 +316,8 @@ def _report(
         golden_error=golden_error,
         scheduling=scheduling,
         inference=inference,
+        runtime=runtime,
+        engine=engine,
         shadow=None if run.shadow is None else run.shadow.report,
         log=None if run.writer.path is None else str(run.writer.path),
         log_error=run.log_error,

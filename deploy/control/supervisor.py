@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
+from robotrl.deploy.control.bad_tick import fault_words
 from robotrl.deploy.control.frames import FrameWriter
 from robotrl.deploy.control.log import ControlLog, Tick, numbers, tick_record
 from robotrl.deploy.control.report import EpisodeReport, TickTimes
@@ -39,8 +41,7 @@ class Supervisor:
         info: the robot's description.
         wiring: index maps of bundle and robot.
         writer: the log.
-        period_s: the control period.
-        budget_ns: longest inference; a longer one counts as over budget.
+        manifest: the bundle's manifest.
         shadow: a policy whose actions are compared; None for none.
 
     Attributes:
@@ -58,8 +59,7 @@ class Supervisor:
         info: RobotInfo,
         wiring: Wiring,
         writer: ControlLog,
-        period_s: float,
-        budget_ns: int,
+        manifest: Manifest,
         shadow: Shadow | None = None,
     ) -> None:
         self.servo = servo
@@ -70,14 +70,16 @@ class Supervisor:
         cameras = robot.link.cameras(info.observation_spec)
         self._cameras = {key: cameras[key] for key in wiring.cameras}
         self._frames = FrameWriter(writer.path if self._cameras else None)
-        self.period_s = period_s
-        self.budget_ns = budget_ns
+        self.manifest = manifest
+        self.period_s = manifest.timing.control_period_s
+        self.budget_ns = round(manifest.timing.latency_budget_s * 1e9)
         self.shadow = shadow
         self.times = TickTimes([], [], [], [])
         self.servo_lateness_us: list[float] = []
         self.over_budget = 0
         self.episodes: list[EpisodeReport] = []
         self._ticks, self._lost = 0, 0
+        self._last: Tick | None = None
         self._where = "before the first episode"
 
     def episode(self, serial: int, state_id: int) -> EpisodeReport:
@@ -150,7 +152,8 @@ class Supervisor:
     def _fault(self) -> str:
         """Reason of a fault: the death of a process, or else the servo's reason."""
         self.robot.check(self._where)
-        text = str(self.summary.get("fault", ""))
+        fault = self.summary.get("fault", {})
+        text = fault_words(fault, self.robot.robot, self.manifest, self.wiring, self._last)
         if ended := self.inference.ended():
             where = f"robot {self.robot.robot!r} {self._where}"
             text = f"{where}: the process that infers {ended}; held, then damped"
@@ -161,6 +164,7 @@ class Supervisor:
         sizes = (self.wiring.observation_size, len(self.wiring.action), len(self._cameras))
         episode, tick, lateness_us = tick_of_record(record, *sizes)
         self._ticks += 1
+        self._last = tick
         if (lost := self.servo.link.records.lost) > self._lost:
             self.writer.write([{"kind": "lost", "episode": episode, "ticks": lost - self._lost}])
             self._lost = lost

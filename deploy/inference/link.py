@@ -15,11 +15,12 @@ from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES, SharedBlock, Shared
 
 MAGIC = b"rrlinfer"
 MAX_CHUNK = 65536
-_TEXT_BYTES = 1 << 14
-_FAILURE_AT = BLOCK_HEADER_BYTES + _TEXT_BYTES
-_REQUEST_AT = BLOCK_HEADER_BYTES + 2 * _TEXT_BYTES
-_ANSWER_AT = _REQUEST_AT + channel_bytes(MAX_OBSERVATION + 2 * MAX_CHUNK)
-_LINK_BYTES = _ANSWER_AT + channel_bytes(MAX_CHUNK)
+MAX_REQUEST = MAX_OBSERVATION + 2 * MAX_CHUNK
+TEXT_BYTES = 1 << 14
+FAILURE_AT = BLOCK_HEADER_BYTES + TEXT_BYTES
+REQUEST_AT = BLOCK_HEADER_BYTES + 2 * TEXT_BYTES
+ANSWER_AT = REQUEST_AT + channel_bytes(MAX_REQUEST)
+LINK_BYTES = ANSWER_AT + channel_bytes(MAX_CHUNK)
 
 
 class AnswerKind(IntEnum):
@@ -49,18 +50,18 @@ class InferenceLink:
     def __init__(self, block: SharedBlock) -> None:
         self._block = block
         self._introduction = SharedText(
-            block.memory, BLOCK_HEADER_BYTES, _TEXT_BYTES, "introduction of the inference process"
+            block.memory, BLOCK_HEADER_BYTES, TEXT_BYTES, "introduction of the inference process"
         )
-        self._failure = SharedText(block.memory, _FAILURE_AT, _TEXT_BYTES, "failure of the inference process")
-        self.requests = Channel(block.memory, _REQUEST_AT, MAX_OBSERVATION + 2 * MAX_CHUNK)
-        self.answers = Channel(block.memory, _ANSWER_AT, MAX_CHUNK)
+        self._failure = SharedText(block.memory, FAILURE_AT, TEXT_BYTES, "failure of the inference process")
+        self.requests = Channel(block.memory, REQUEST_AT, MAX_REQUEST)
+        self.answers = Channel(block.memory, ANSWER_AT, MAX_CHUNK)
         self.handle = block.handle
         self.name = block.name
 
     @classmethod
     def create(cls) -> InferenceLink:
         """Create the shared memory; the other processes must inherit `handle`."""
-        return cls(SharedBlock.create(MAGIC, _LINK_BYTES))
+        return cls(SharedBlock.create(MAGIC, LINK_BYTES))
 
     @classmethod
     def attach(cls, name: str) -> InferenceLink:
@@ -69,7 +70,7 @@ class InferenceLink:
         Raises:
             DataError: the file is no such link.
         """
-        return cls(SharedBlock.attach(name, MAGIC, _LINK_BYTES))
+        return cls(SharedBlock.attach(name, MAGIC, LINK_BYTES))
 
     def introduce(self, data: dict[str, Any]) -> None:
         """Tell that the bundle is loaded, or why it cannot be."""

@@ -8,6 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.child import end_of, start_child
 from robotrl.deploy.inference.link import InferenceLink
@@ -33,6 +34,7 @@ class InferenceProcess:
         url: address of a policy server that infers; None infers in the process.
         token: its token.
         tls_ca: certificate to trust for it.
+        runtime: what computes the graph here, see `Controller.load`.
 
     Attributes:
         link: the supervisor's end.
@@ -47,10 +49,11 @@ class InferenceProcess:
         url: str | None = None,
         token: str | None = None,
         tls_ca: str | None = None,
+        runtime: Runtime = "python",
     ) -> None:
         self.link = InferenceLink.create()
         reader, self.doorbell = os.pipe()
-        cfg = WorkerCfg(self.link.name, robot.name, bundle, seed, url, token, tls_ca)
+        cfg = WorkerCfg(self.link.name, robot.name, bundle, seed, url, token, tls_ca, runtime)
         # on standard input, since arguments can be read by every user of the machine
         os.write(self.doorbell, strict.canonical(strict.to_json(cfg)) + b"\n")
         os.set_blocking(self.doorbell, False)

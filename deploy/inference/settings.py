@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from robotrl.deploy.buffers import Runtime
+
 
 @dataclass(frozen=True)
 class WorkerCfg:
@@ -17,6 +19,7 @@ class WorkerCfg:
         url: address of a policy server that infers; None infers here.
         token: its token.
         tls_ca: certificate to trust for it.
+        runtime: what computes the graph here, see `Controller.load`.
     """
 
     link: str
@@ -26,3 +29,4 @@ class WorkerCfg:
     url: str | None = None
     token: str | None = None
     tls_ca: str | None = None
+    runtime: Runtime = "python"

@@ -47,6 +47,7 @@ def run(stdin: int) -> int:
                         "bundle_id": controller.manifest.bundle_id,
                         "golden_error": controller.golden_error,
                         "inference_s": controller.inference_s,
+                        "engine": controller.engine,
                     }
                 )
                 gc.collect()
@@ -61,7 +62,7 @@ def run(stdin: int) -> int:
 @contextmanager
 def _controller(cfg: WorkerCfg) -> Generator[Controller, None, None]:
     if cfg.url is None:
-        yield Controller.load(cfg.bundle, seed=cfg.seed)
+        yield Controller.load(cfg.bundle, seed=cfg.seed, runtime=cfg.runtime)
         return
     # a robot that infers on its own machine needs no network client
     from robotrl.deploy.remote.controller import RemotePolicyCfg, remote_controller

@@ -43,6 +43,8 @@ class RemoteSession(GraphBuffers):
         limit_s: time limit of a `run`, in seconds.
     """
 
+    engine = "server"
+
     def __init__(self, policy: RemotePolicy, manifest: Manifest) -> None:
         super().__init__(manifest)
         self.limit_s = FIRST_LIMIT_S

@@ -45,15 +45,18 @@ class CameraSlots:
         offset: start of the slots, a multiple of 64.
         name: key of the observation, for errors.
         shape: (h, w, channels) of a frame.
+
+    Attributes:
+        slot_bytes: size of a slot; the first one begins 64 bytes after `offset`.
     """
 
     def __init__(self, memory: memoryview, offset: int, name: str, shape: tuple[int, ...]) -> None:
         self.shape = shape
         self._memory = memory
-        self._offset = offset
+        self.offset = offset
         self._name = name
         self._size = int(np.prod(shape))
-        self._slot = slot_bytes(self._size)
+        self.slot_bytes = slot_bytes(self._size)
 
     def write(self, pixels: np.ndarray, stamp_ns: int, episode: int) -> None:
         """Store the newest frame.
@@ -67,17 +70,17 @@ class CameraSlots:
                 " says"
             )
         data = np.ascontiguousarray(pixels).tobytes()
-        (newest,) = _NEWEST.unpack_from(self._memory, self._offset)
+        (newest,) = _NEWEST.unpack_from(self._memory, self.offset)
         number = newest + 1
         at = self._at(number)
         _NEWEST.pack_into(self._memory, at, 0)
         self._memory[at + _ALIGN : at + _ALIGN + self._size] = data
         _HEAD.pack_into(self._memory, at, number, stamp_ns, episode, zlib.crc32(data))
-        _NEWEST.pack_into(self._memory, self._offset, number)
+        _NEWEST.pack_into(self._memory, self.offset, number)
 
     def newest(self) -> CameraFrame | None:
         """Description of the newest frame; None if there is none yet."""
-        (number,) = _NEWEST.unpack_from(self._memory, self._offset)
+        (number,) = _NEWEST.unpack_from(self._memory, self.offset)
         if number == 0:
             return None
         found = CameraFrame(*_HEAD.unpack_from(self._memory, self._at(number)))
@@ -93,7 +96,7 @@ class CameraSlots:
         return np.frombuffer(data, np.uint8).reshape(self.shape)
 
     def _at(self, number: int) -> int:
-        return self._offset + _ALIGN + number % SLOTS * self._slot
+        return self.offset + _ALIGN + number % SLOTS * self.slot_bytes
 
 
 def slot_bytes(size: int) -> int:

@@ -51,10 +51,10 @@ class Status(IntEnum):
 
 
 _OFFSETS = {"controller": BLOCK_HEADER_BYTES, "robot": BLOCK_HEADER_BYTES + _INTRODUCTION_BYTES}
-_COMMAND_AT = BLOCK_HEADER_BYTES + 2 * _INTRODUCTION_BYTES
-_OBSERVATION_AT = _COMMAND_AT + channel_bytes(MAX_ACTION)
-_CAMERAS_AT = _OBSERVATION_AT + channel_bytes(MAX_OBSERVATION)
-LINK_BYTES = _CAMERAS_AT + AREA_BYTES
+COMMAND_AT = BLOCK_HEADER_BYTES + 2 * _INTRODUCTION_BYTES
+OBSERVATION_AT = COMMAND_AT + channel_bytes(MAX_ACTION)
+CAMERAS_AT = OBSERVATION_AT + channel_bytes(MAX_OBSERVATION)
+LINK_BYTES = CAMERAS_AT + AREA_BYTES
 """Pages of the memory are taken when they are first written: a robot without cameras takes none of their area."""
 
 
@@ -73,8 +73,8 @@ class Link:
             side: SharedText(block.memory, at, _INTRODUCTION_BYTES, f"introduction of the {side}")
             for side, at in _OFFSETS.items()
         }
-        self.commands = Channel(block.memory, _COMMAND_AT, MAX_ACTION)
-        self.observations = Channel(block.memory, _OBSERVATION_AT, MAX_OBSERVATION)
+        self.commands = Channel(block.memory, COMMAND_AT, MAX_ACTION)
+        self.observations = Channel(block.memory, OBSERVATION_AT, MAX_OBSERVATION)
         self.controller_pid = block.creator_pid
         self.handle = block.handle
 
@@ -104,7 +104,7 @@ class Link:
         Raises:
             ConfigError: their frames do not fit.
         """
-        return cameras_of(specs, self._block.memory, _CAMERAS_AT)
+        return cameras_of(specs, self._block.memory, CAMERAS_AT)
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.inference.link import InferenceLink
 from robotrl.deploy.inference.request import committed_inputs, packed
 from robotrl.deploy.robots.channel import Message
-from robotrl.deploy.robots.link import now_ns
+from robotrl.deploy.servo.clock import MONOTONIC, Clock
 from robotrl.deploy.servo.observing import OpenTick
 from robotrl.deploy.servo.plan import Latency
 
@@ -58,14 +58,19 @@ class Asker:
         link: link to the process that infers.
         doorbell: file into which a byte is written for each request.
         latency: estimate of the time from a request to its chunk, which the answers improve.
+        clock: the servo's time.
 
     Attributes:
         request: the request under way; None for none.
-        refused: reason of the last failed inference, or of an observation that was not asked with; "" for none.
+        refused: reason of the last failed inference; "" for none.
+        misfit: the last observation was not asked with, since an instruction in it is none.
         answer_ns: round trip of the answer that arrived since the last tick; 0 for none.
     """
 
-    def __init__(self, manifest: Manifest, link: InferenceLink, doorbell: int, latency: Latency) -> None:
+    def __init__(
+        self, manifest: Manifest, link: InferenceLink, doorbell: int, latency: Latency, clock: Clock = MONOTONIC
+    ) -> None:
+        self._clock = clock
         self._manifest = manifest
         self._link = link
         self._doorbell = doorbell
@@ -73,6 +78,7 @@ class Asker:
         self._serial, self._decision = 0, -1
         self.request: ChunkRequest | None = None
         self.refused = ""
+        self.misfit = False
         self.answer_ns = 0
 
     def ask(
@@ -94,13 +100,13 @@ class Asker:
         if committed:
             prefix = committed_inputs(self._manifest, planned, committed)
         opened.asked, opened.committed = self._decision, committed
-        self.refused = ""
+        self.refused, self.misfit = "", False
         self.request = ChunkRequest(
             self._serial,
             self._decision,
             opened.tick,
             opened.stamp_ns,
-            now_ns(),
+            self._clock.now_ns(),
             lead,
             delay_of(self._manifest, committed),
         )
@@ -133,13 +139,13 @@ class Asker:
         if answer is None or answer.tick != request.serial:
             return None
         self.request = None
-        self.answer_ns = now_ns() - request.asked_ns
+        self.answer_ns = self._clock.now_ns() - request.asked_ns
         self._latency.add(self.answer_ns)
         return Answered(answer, request)
 
     def note_failure(self) -> None:
         """Note the reason of the last failed inference in `refused`."""
-        self.refused = self._link.failure
+        self.refused, self.misfit = self._link.failure, False
 
     def abandon(self) -> None:
         """Have the chunk of the request under way not used."""

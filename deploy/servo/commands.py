@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from robotrl.deploy.bundle.match import Wiring
 from robotrl.deploy.control.safety import NONE, Mode, Reason
 from robotrl.deploy.robots.link import Link, RobotCommand, message
+from robotrl.deploy.servo.clock import MONOTONIC, Clock
 
-_SETTLE_S = 0.1
+_SETTLE_NS = 100_000_000
 """Time for the robot to receive the last command."""
+_SETTLE_SLEEP_NS = 1_000_000
 
 
 class Commander:
@@ -23,9 +23,13 @@ class Commander:
         steps: servo ticks in a control period.
         linear: interpolate between two actions; else the last one is repeated.
         dry_run: tell the robot to hold, whatever is sent.
+        clock: the servo's time.
     """
 
-    def __init__(self, robot: Link, wiring: Wiring, steps: int, linear: bool, dry_run: bool) -> None:
+    def __init__(
+        self, robot: Link, wiring: Wiring, steps: int, linear: bool, dry_run: bool, clock: Clock = MONOTONIC
+    ) -> None:
+        self._clock = clock
         self._robot = robot
         self._wiring = wiring
         self._steps = steps
@@ -76,12 +80,12 @@ class Commander:
 
     def settle(self) -> None:
         """Wait until the robot has received the last command, with a time limit."""
-        deadline = time.monotonic() + _SETTLE_S
-        while time.monotonic() < deadline:
+        deadline = self._clock.now_ns() + _SETTLE_NS
+        while (now := self._clock.now_ns()) < deadline:
             latest = self._robot.observations.read()
             if latest is not None and latest.echo == self._sent:
                 return
-            time.sleep(1e-3)
+            self._clock.sleep_until(now + _SETTLE_SLEEP_NS)
 
     @property
     def _interpolates(self) -> bool:
@@ -105,5 +109,6 @@ class Commander:
                 mode=int(mode),
                 reason=int(self._reason),
                 values=action[self._wiring.action],
+                stamp_ns=self._clock.now_ns(),
             )
         )

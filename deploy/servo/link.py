@@ -10,10 +10,10 @@ from robotrl.deploy.servo.ring import RecordRing, slot_bytes, slot_count
 from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES, SharedBlock, SharedText
 
 MAGIC = b"rrlservo"
-_TEXT_BYTES = 1 << 16
-_SUMMARY_AT = BLOCK_HEADER_BYTES + _TEXT_BYTES
-_ORDER_AT = BLOCK_HEADER_BYTES + 2 * _TEXT_BYTES
-_RING_AT = _ORDER_AT + channel_bytes(0)
+TEXT_BYTES = 1 << 16
+SUMMARY_AT = BLOCK_HEADER_BYTES + TEXT_BYTES
+ORDER_AT = BLOCK_HEADER_BYTES + 2 * TEXT_BYTES
+RING_AT = ORDER_AT + channel_bytes(0)
 
 
 class Order(IntEnum):
@@ -49,10 +49,10 @@ class ServoLink:
 
     def __init__(self, block: SharedBlock, max_values: int) -> None:
         self._block = block
-        self._introduction = SharedText(block.memory, BLOCK_HEADER_BYTES, _TEXT_BYTES, "introduction of the servo")
-        self._summary = SharedText(block.memory, _SUMMARY_AT, _TEXT_BYTES, "summary of the servo")
-        self.orders = Channel(block.memory, _ORDER_AT, 0)
-        self.records = RecordRing(block.memory, _RING_AT, max_values)
+        self._introduction = SharedText(block.memory, BLOCK_HEADER_BYTES, TEXT_BYTES, "introduction of the servo")
+        self._summary = SharedText(block.memory, SUMMARY_AT, TEXT_BYTES, "summary of the servo")
+        self.orders = Channel(block.memory, ORDER_AT, 0)
+        self.records = RecordRing(block.memory, RING_AT, max_values)
         self.supervisor_pid = block.creator_pid
         self.handle = block.handle
         self.name = block.name
@@ -60,7 +60,7 @@ class ServoLink:
     @classmethod
     def create(cls, max_values: int) -> ServoLink:
         """Create the shared memory for records of up to so many floats."""
-        return cls(SharedBlock.create(MAGIC, _size(max_values)), max_values)
+        return cls(SharedBlock.create(MAGIC, link_bytes(max_values)), max_values)
 
     @classmethod
     def attach(cls, name: str, max_values: int) -> ServoLink:
@@ -69,7 +69,7 @@ class ServoLink:
         Raises:
             DataError: the file is no such link.
         """
-        return cls(SharedBlock.attach(name, MAGIC, _size(max_values)), max_values)
+        return cls(SharedBlock.attach(name, MAGIC, link_bytes(max_values)), max_values)
 
     def introduce(self, data: dict[str, Any]) -> None:
         """Tell that the servo is ready."""
@@ -96,5 +96,6 @@ class ServoLink:
         self._block.close()
 
 
-def _size(max_values: int) -> int:
-    return _RING_AT + slot_count(max_values) * slot_bytes(max_values)
+def link_bytes(max_values: int) -> int:
+    """Size of the link for records of up to so many floats."""
+    return RING_AT + slot_count(max_values) * slot_bytes(max_values)

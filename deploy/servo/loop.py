@@ -9,35 +9,32 @@ observation is older than the bundle allows, the robot is held, and then damped.
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
-from robotrl.deploy.bundle.plausible import outside_start
-from robotrl.deploy.control.bad_tick import why_bad
+from robotrl.deploy.bundle.plausible import place_outside_start
 from robotrl.deploy.control.log import Tick
-from robotrl.deploy.control.realtime import sleep_until
 from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
 from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.channel import Message
-from robotrl.deploy.robots.link import Link, RobotCommand, message, now_ns
-from robotrl.deploy.servo.asking import Answered, Asker, ChunkRequest, delay_of
+from robotrl.deploy.robots.link import Link, RobotCommand, message
+from robotrl.deploy.servo.asking import Answered, Asker, delay_of
+from robotrl.deploy.servo.clock import MONOTONIC, Clock
 from robotrl.deploy.servo.commands import Commander
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
-from robotrl.deploy.servo.observing import Observer, OpenTick
+from robotrl.deploy.servo.observing import NO_OBSERVATION, Observer, OpenTick
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import event, most_lateness, tick_to_record
-from robotrl.deploy.servo.settings import ServoCfg
+from robotrl.deploy.servo.settings import IDLE_TIMEOUT_S, RESET_TIMEOUT_S, SUPERVISOR_TIMEOUT_S, ServoCfg
 from robotrl.spec.checks import misfit
 
-RESET_TIMEOUT_S = 30.0
-SUPERVISOR_TIMEOUT_S, IDLE_TIMEOUT_S = 10.0, 60.0
-"""A supervisor that is silent for so long has hung: in an episode, and between two of them (user code runs there)."""
 _FIRST_DEADLINE_NS = 5_000_000
-_IDLE_S = 0.002
+_IDLE_NS = 2_000_000
 _HEARTBEAT_NS = 100_000_000
 """Interval of the commands that hold the robot between episodes."""
 _LOOK_NS = 200_000
@@ -64,6 +61,8 @@ class ServoLoop:
         robot: the robot's link.
         inference: link to the process that infers.
         link: link to the supervisor.
+        clock: the servo's time.
+        parent: gives the id of this process's parent, which is the supervisor as long as that lives.
     """
 
     def __init__(
@@ -75,15 +74,19 @@ class ServoLoop:
         robot: Link,
         inference: InferenceLink,
         link: ServoLink,
+        clock: Clock = MONOTONIC,
+        parent: Callable[[], int] = os.getppid,
     ) -> None:
+        self._parent = parent
+        self.clock = clock
         timing = manifest.timing
         self.cfg = cfg
         self.manifest = manifest
         self.wiring = wiring
         self.robot = robot
         self.link = link
-        self.observer = Observer(robot, info, wiring)
-        self.commander = Commander(robot, wiring, cfg.steps, timing.interpolation == "linear", cfg.dry_run)
+        self.observer = Observer(robot, info, wiring, clock)
+        self.commander = Commander(robot, wiring, cfg.steps, timing.interpolation == "linear", cfg.dry_run, clock)
         # the sensors of a robot that is held stand still
         self.chain = SafetyChain(wiring.limits._replace(max_still_s={}) if cfg.dry_run else wiring.limits)
         self.period_s = timing.control_period_s
@@ -98,7 +101,7 @@ class ServoLoop:
         self._exact = {port.name: port.spec for port in manifest.observations if port.words}
         """Specs of instructions, which hold numbers of words."""
         self.latency = Latency(cfg.inference_s)
-        self.asker = Asker(manifest, inference, cfg.doorbell, self.latency)
+        self.asker = Asker(manifest, inference, cfg.doorbell, self.latency, clock)
         self.plan = ChunkPlan(timing.chunk_length, timing.execute, timing.rtc_mode == "guided")
         self.misses = 0
         """Control periods in which no command was decided."""
@@ -109,24 +112,25 @@ class ServoLoop:
         """A chunk that has arrived ahead of its time, and the control tick at which it takes over."""
         self._open: OpenTick | None = None
         self._lateness_us: list[float] = []
-        self._fault = ""
+        self._fault: dict[str, Any] = {}
+        """Facts of the fault that ended the run, see `fault_words`."""
 
     def run(self) -> None:
         """Run episodes until the supervisor orders the end, or is gone."""
-        beat = now_ns()
+        beat = self.clock.now_ns()
         try:
             while True:
                 order = self._order()
                 if order is None:
-                    if self._serial and now_ns() - beat > _HEARTBEAT_NS:
-                        beat = now_ns()
+                    if self._serial and self.clock.now_ns() - beat > _HEARTBEAT_NS:
+                        beat = self.clock.now_ns()
                         self.commander.hold()
-                    time.sleep(_IDLE_S)
+                    self.clock.sleep_until(self.clock.now_ns() + _IDLE_NS)
                 elif order.kind == Order.EPISODE:
                     self._in_episode = True
                     self._episode(order)
                     self._in_episode = False
-                    beat = now_ns()
+                    beat = self.clock.now_ns()
                 else:
                     return
         except RunEnded as ended:
@@ -139,7 +143,7 @@ class ServoLoop:
         Raises:
             RunEnded: the supervisor is gone.
         """
-        if os.getppid() != self.link.supervisor_pid:
+        if self._parent() != self.link.supervisor_pid:
             if self._serial:
                 self.commander.damp()
             raise RunEnded(None)
@@ -147,7 +151,7 @@ class ServoLoop:
         if order is None:
             return None
         if order.tick == self._orders_done:
-            self._check_silence(now_ns() - order.stamp_ns)
+            self._check_silence(self.clock.now_ns() - order.stamp_ns)
             return None
         self._orders_done = order.tick
         return order
@@ -161,7 +165,7 @@ class ServoLoop:
         limit_s = SUPERVISOR_TIMEOUT_S if self._in_episode else IDLE_TIMEOUT_S
         if silent_ns > limit_s * 1e9:
             self.commander.damp()
-            self._fault = f"robot {self.cfg.robot!r}: the supervisor was silent for {limit_s:g} s; damped"
+            self._fault = {"kind": "silent", "limit_ns": round(limit_s * 1e9)}
             raise RunEnded(RecordKind.FAULT)
 
     # episodes
@@ -179,7 +183,7 @@ class ServoLoop:
         self._serial, self._state_id = order.episode, order.state_id
         self.commander.begin(order.episode, order.state_id)
         self._reset_robot()
-        self._start = now_ns() + _FIRST_DEADLINE_NS
+        self._start = self.clock.now_ns() + _FIRST_DEADLINE_NS
         success = self._steps()
         self._report(RecordKind.END, success)
 
@@ -192,21 +196,21 @@ class ServoLoop:
         limits = self.wiring.limits
         neutral = limits.neutral[self.wiring.action] if limits.hold == "neutral" else np.zeros(0, np.float32)
         reset = message(RobotCommand.RESET, tick=0, episode=self._serial, state_id=self._state_id, values=neutral)
-        beat, missing, deadline = 0, "", time.monotonic() + RESET_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if now_ns() - beat > _HEARTBEAT_NS:
+        beat, missing = 0, NO_OBSERVATION
+        deadline = self.clock.now_ns() + round(RESET_TIMEOUT_S * 1e9)
+        while self.clock.now_ns() < deadline:
+            if self.clock.now_ns() - beat > _HEARTBEAT_NS:
                 # again and again, so that a robot whose reset takes long sees afterwards that the servo lives
-                beat = now_ns()
+                beat = self.clock.now_ns()
                 self.robot.commands.write(reset._replace(stamp_ns=beat))
             missing = self.observer.missing(self._serial)
-            if not missing:
+            if missing is None:
                 self._check_start()
                 return
             if self._order() is not None:
                 raise RunEnded(RecordKind.STOPPED)
-            time.sleep(_IDLE_S)
-        late = f"did not start episode {self._serial} within {RESET_TIMEOUT_S:g} s: {missing} came"
-        self._fault = f"robot {self.cfg.robot!r} {late}"
+            self.clock.sleep_until(self.clock.now_ns() + _IDLE_NS)
+        self._fault = {"kind": "reset", "episode": self._serial, "missing": missing}
         raise RunEnded(RecordKind.FAULT)
 
     def _check_start(self) -> None:
@@ -215,16 +219,21 @@ class ServoLoop:
         Raises:
             RunEnded: an element of the first observation is outside the bundle's start envelope.
         """
-        opened = self.observer.open_tick(0, now_ns(), self._serial)
+        opened = self.observer.open_tick(0, self.clock.now_ns(), self._serial)
         if self.cfg.accept_start or not opened.complete:
             return
         obs = self.observer.numbers(opened)
-        wrong = outside_start(self.manifest.safety.start, self.manifest.observations, obs)
-        if wrong:
-            self._fault = (
-                f"robot {self.cfg.robot!r} is not where the policy can take over, in episode {self._serial} (start"
-                f" {self._state_id}): {wrong}; no action was sent: bring it there, or accept it (--accept-start)"
-            )
+        place = place_outside_start(self.manifest.safety.start, self.manifest.observations, obs)
+        if place is not None:
+            key, at = place
+            self._fault = {
+                "kind": "start",
+                "episode": self._serial,
+                "state_id": self._state_id,
+                "port": list(obs).index(key),
+                "at": at,
+                "value": float(obs[key].flat[at]),
+            }
             raise RunEnded(RecordKind.FAULT)
 
     def _steps(self) -> bool:
@@ -232,7 +241,7 @@ class ServoLoop:
         step = 0
         while True:
             self._wait(self._deadline(step))
-            woke = now_ns()
+            woke = self.clock.now_ns()
             self._note_lateness((woke - self._deadline(step)) * 1e-3)
             # missed servo ticks are skipped, never caught up
             step = max(step, (woke - self._start) * self.steps // self.period_ns)
@@ -265,7 +274,7 @@ class ServoLoop:
             RunEnded: always.
         """
         self._outdate()
-        opened = self.observer.open_tick(tick, now_ns(), self._serial)
+        opened = self.observer.open_tick(tick, self.clock.now_ns(), self._serial)
         self.asker.forget()
         self._finish(opened, Reason.STOPPED, None)
         self.commander.settle()
@@ -297,8 +306,8 @@ class ServoLoop:
         observed = self.chain.check(
             self.observer.watched(opened, obs), opened.age_ns * 1e-9, (now - self._start) * 1e-9
         )
-        if observed == NONE and (wrong := self._misfit(obs)):
-            self.asker.refused = wrong
+        if observed == NONE and self._misfit(obs):
+            self.asker.refused, self.asker.misfit = "", True
             observed = Reason.OBS_IMPLAUSIBLE
         if observed != NONE:
             self._finish(opened, observed, None)
@@ -325,12 +334,9 @@ class ServoLoop:
         else:
             self._open = opened
 
-    def _misfit(self, obs: dict[str, np.ndarray]) -> str:
-        """Description of an instruction that is none; "" if all are right."""
-        for name, spec in self._exact.items():
-            if wrong := misfit(name, obs[name], spec, by_value=True):
-                return wrong
-        return ""
+    def _misfit(self, obs: dict[str, np.ndarray]) -> bool:
+        """Tell whether an instruction is none."""
+        return any(misfit(name, obs[name], spec, by_value=True) for name, spec in self._exact.items())
 
     def _planned(self, tick: int) -> np.ndarray | None:
         """The chunk's action for a tick; None if there is none, or it is too late."""
@@ -338,14 +344,14 @@ class ServoLoop:
         if chunk is None or index is None:
             return None
         periods = chunk.delay + index
-        if not in_time(self.wiring.limits, (now_ns() - chunk.stamp_ns) * 1e-9, periods, self.period_s):
+        if not in_time(self.wiring.limits, (self.clock.now_ns() - chunk.stamp_ns) * 1e-9, periods, self.period_s):
             self.plan.drop()
             self.plan.expired += 1
             return None
         return chunk.actions[index]
 
     def _too_old(self, stamp_ns: int) -> bool:
-        return now_ns() - stamp_ns > self.max_age_ns
+        return self.clock.now_ns() - stamp_ns > self.max_age_ns
 
     def _finish(self, opened: OpenTick, observed: Reason, action: np.ndarray | None) -> None:
         """Decide, send and record a control tick.
@@ -364,14 +370,14 @@ class ServoLoop:
         self.commander.send(verdict.mode, verdict.reason, verdict.action)
         waited_ns = self.asker.take_round_trip()
         if observed & (Reason.ACTION_LATE | Reason.INFERENCE_FAILED) and self.asker.request is not None:
-            waited_ns = now_ns() - self.asker.request.asked_ns
+            waited_ns = self.clock.now_ns() - self.asker.request.asked_ns
         tick = Tick(
             tick=opened.tick,
             deadline_ns=opened.tick * self.period_ns,
             lateness_ns=opened.woke - (self._start + opened.tick * self.period_ns),
             age_ns=opened.age_ns,
             read_ns=opened.read_ns,
-            busy_ns=now_ns() - opened.woke,
+            busy_ns=self.clock.now_ns() - opened.woke,
             inference_ns=waited_ns,
             decision=-1 if chunk is None else chunk.decision,
             cursor=cursor,
@@ -392,16 +398,17 @@ class ServoLoop:
         self._outdate()
         if verdict.mode == Mode.DAMP and not observed & Reason.STOPPED:
             self.commander.settle()
-            self._fault = self._why(tick, hung)
+            still = list(self.chain.limits.max_still_s)
+            self._fault = {
+                "kind": "damped",
+                "episode": self._serial,
+                "state_id": self._state_id,
+                "hung_ns": -1 if hung is None else self.clock.now_ns() - hung.asked_ns,
+                "frozen": still.index(self.chain.frozen) if self.chain.frozen else -1,
+                "misfit": self.asker.misfit,
+                "refused": {"why": self.asker.refused} if self.asker.refused else None,
+            }
             raise RunEnded(RecordKind.FAULT)
-
-    def _why(self, tick: Tick, hung: ChunkRequest | None) -> str:
-        if hung is not None:
-            why = f"an inference has not ended after {(now_ns() - hung.asked_ns) * 1e-9:.3f} s"
-        else:
-            why = why_bad(tick, self.manifest, self.wiring, self.chain, self.asker.refused)
-        where = f"in episode {self._serial} (start {self._state_id}) at tick {tick.tick}"
-        return f"robot {self.cfg.robot!r} {where}: {why}; held, then damped"
 
     # inference
 
@@ -437,7 +444,7 @@ class ServoLoop:
     def _take(self, found: Answered) -> None:
         """Place a chunk in time."""
         request = found.request
-        length, now_tick = self.plan.length, max(0, (now_ns() - self._start) // self.period_ns)
+        length, now_tick = self.plan.length, max(0, (self.clock.now_ns() - self._start) // self.period_ns)
         actions = found.answer.values.reshape(length, -1)
         zero_tick = request.tick + request.delay
         chunk = Chunk(actions, request.decision, request.stamp_ns, zero_tick, request.delay)
@@ -453,7 +460,7 @@ class ServoLoop:
         index = min(max(0, waiting.tick - zero_tick), length - 1) if request.executed else 0
         self.plan.start(chunk._replace(zero_tick=waiting.tick - index))
         periods = request.delay + index
-        timely = in_time(self.wiring.limits, (now_ns() - request.stamp_ns) * 1e-9, periods, self.period_s)
+        timely = in_time(self.wiring.limits, (self.clock.now_ns() - request.stamp_ns) * 1e-9, periods, self.period_s)
         self._finish(waiting, NONE if timely else Reason.ACTION_LATE, actions[index])
         self.misses += max(0, now_tick - waiting.tick)
         self._tick = max(self._tick, now_tick)
@@ -471,12 +478,12 @@ class ServoLoop:
     def _wait(self, deadline: int) -> None:
         """Sleep until a deadline, and look for an answer meanwhile if a tick waits for it."""
         while self._open is not None:
-            now = now_ns()
+            now = self.clock.now_ns()
             if now >= deadline:
                 return
-            sleep_until(min(deadline, now + _LOOK_NS))
+            self.clock.sleep_until(min(deadline, now + _LOOK_NS))
             self._look()
-        sleep_until(deadline)
+        self.clock.sleep_until(deadline)
 
     # the supervisor
 

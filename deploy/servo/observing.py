@@ -9,7 +9,11 @@ import numpy as np
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.channel import Message
-from robotrl.deploy.robots.link import Link, now_ns
+from robotrl.deploy.robots.link import Link
+from robotrl.deploy.servo.clock import MONOTONIC, Clock
+
+NO_OBSERVATION = -1
+"""Place of the robot's numbers among the parts that an episode needs; cameras count from 0."""
 
 
 @dataclass
@@ -42,12 +46,14 @@ class Observer:
         robot: the link.
         info: the robot's description.
         wiring: index maps of bundle and robot.
+        clock: the servo's time.
 
     Attributes:
         last: the latest message of the episode; None before the first.
     """
 
-    def __init__(self, robot: Link, info: RobotInfo, wiring: Wiring) -> None:
+    def __init__(self, robot: Link, info: RobotInfo, wiring: Wiring, clock: Clock = MONOTONIC) -> None:
+        self._clock = clock
         cameras = robot.cameras(info.observation_spec)
         self._cameras = {key: cameras[key] for key in wiring.cameras}
         self._robot = robot
@@ -76,15 +82,15 @@ class Observer:
             self.last = latest
         return self.last is not None and self.last.episode == episode
 
-    def missing(self, episode: int) -> str:
-        """Part that an episode still lacks before its first tick (an observation, a camera's frame); "" for none."""
+    def missing(self, episode: int) -> int | None:
+        """Part that an episode lacks before its first tick: `NO_OBSERVATION`, a camera's index; None if all came."""
         if not self.update(episode):
-            return "no observation"
-        for key, camera in self._cameras.items():
+            return NO_OBSERVATION
+        for i, camera in enumerate(self._cameras.values()):
             frame = camera.newest()
             if frame is None or frame.episode != episode:
-                return f"no frame of camera {key!r}"
-        return ""
+                return i
+        return None
 
     def open_tick(self, tick: int, woke: int, episode: int) -> OpenTick:
         """The tick with the latest observation."""
@@ -96,7 +102,7 @@ class Observer:
         frames = tuple(frame for frame in found if frame is not None and frame.episode == episode)
         # the oldest of what the policy sees counts
         stamp = min([stamp, *(frame.stamp_ns for frame in frames)])
-        now = now_ns()
+        now = self._clock.now_ns()
         return OpenTick(
             tick=tick,
             woke=woke,

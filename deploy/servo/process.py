@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Generator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from robotrl.deploy.bundle import strict
-from robotrl.deploy.child import end_of, start_child, wait_or_kill
+from robotrl.deploy.child import end_of, start_child, start_program, wait_or_kill
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import RobotFault, message, now_ns
 from robotrl.deploy.servo.link import Order, ServoLink
@@ -19,30 +21,44 @@ from robotrl.deploy.servo.ring import RingRecord
 from robotrl.deploy.servo.settings import ServoCfg
 
 START_TIMEOUT_S = 60.0
+MODULE = "robotrl.deploy.servo"
+"""The servo's module; the C++ program that takes its place bears the same name in lists of processes."""
 _POLL_S = 0.005
+
+
+def python_settings(cfg: ServoCfg) -> bytes:
+    """The settings of the Python servo, as it reads them."""
+    return strict.canonical(strict.to_json(cfg))
 
 
 class ServoProcess:
     """A running servo. Use it as a context manager.
 
     Args:
-        cfg: its settings.
+        settings: its settings, from `python_settings`, or those of the C++ servo.
         link: the supervisor's end of the link.
         handles: open files that it inherits.
         leave_s: time in which a servo that is told to end must have damped the robot; it is killed after that.
+        program: the C++ servo; None runs the Python one.
     """
 
-    def __init__(self, cfg: ServoCfg, link: ServoLink, handles: tuple[int, ...], leave_s: float) -> None:
+    def __init__(
+        self, settings: bytes, link: ServoLink, handles: tuple[int, ...], leave_s: float, program: Path | None = None
+    ) -> None:
         self.link = link
         self._leave_s = leave_s
         self._orders = 0
         self._order: Message | None = None
         self._open = True
-        self._process = start_child("robotrl.deploy.servo", (), handles, subprocess.PIPE)
-        stdin = self._process.stdin
-        if stdin is not None:
-            stdin.write(strict.canonical(strict.to_json(cfg)))
-            stdin.close()
+        if program is None:
+            self._process = start_child(MODULE, (), handles, subprocess.PIPE)
+        else:
+            self._process = start_program(program, MODULE, handles, subprocess.PIPE)
+        if (stdin := self._process.stdin) is not None:
+            # a servo that has ended already says so by its exit code
+            with contextlib.suppress(BrokenPipeError):
+                stdin.write(settings)
+                stdin.close()
 
     def __enter__(self) -> ServoProcess:
         return self

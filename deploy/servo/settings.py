@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RESET_TIMEOUT_S = 30.0
+SUPERVISOR_TIMEOUT_S, IDLE_TIMEOUT_S = 10.0, 60.0
+"""A supervisor that is silent for so long has hung: in an episode, and between two of them (user code runs there)."""
+
 
 @dataclass(frozen=True)
 class ServoCfg:

@@ -46,6 +46,7 @@ COMMANDS = {
     "inspect": CommandRow("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),
     "deploy": CommandRow("deploy", "run a bundle at its fixed rate on a robot"),
     "report": CommandRow("report", "evidence from a control log: times, interventions, seams, tracking, replay, MCAP"),
+    "build": CommandRow("build", "compile the native runtime: a servo and an inference engine in C++"),
     "serve": CommandRow("serve", "serve a bundle over the network, for robots that infer elsewhere"),
     "traffic": CommandRow("traffic", "clone and fine-tune the traffic of bev/drive, and measure it"),
     "reward": CommandRow("reward", "train a success classifier or a process reward, and judge it"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle.manifest import parse
 from robotrl.deploy.bundle.match import RobotInfo, wire
 from robotrl.deploy.control.frames import frames_path
@@ -135,10 +136,12 @@ def test_an_episode_waits_for_an_observation_and_a_frame_of_it(bundle: Path) -> 
 
 
 @undisturbed
-def test_a_policy_that_sees_controls_a_robot_and_replays_exactly(bundle: Path, tmp_path: Path) -> None:
+def test_a_policy_that_sees_controls_a_robot_and_replays_exactly(
+    bundle: Path, tmp_path: Path, runtime: Runtime
+) -> None:
     """The robot lists its channels in another order, and sends frames more rarely than numbers."""
     log = tmp_path / "log.jsonl"
-    report = run_control(bundle, CART, episodes=2, log=log)
+    report = run_control(bundle, CART, episodes=2, log=log, runtime=runtime)
     assert report.successes == 2
     assert (report.safety.held, report.safety.damped) == (0, 0)
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
@@ -172,12 +175,18 @@ def test_a_policy_that_sees_controls_a_robot_and_replays_exactly(bundle: Path, t
 )
 @undisturbed
 def test_a_camera_that_is_silent_or_stuck_holds_then_damps(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, reason: Reason, says: str
+    bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    reason: Reason,
+    says: str,
+    runtime: Runtime,
 ) -> None:
     monkeypatch.setenv(fault, "100")
     log = tmp_path / "log.jsonl"
     with pytest.raises(RobotFault, match=says):
-        run_control(bundle, CART, episodes=1, log=log)
+        run_control(bundle, CART, episodes=1, log=log, runtime=runtime)
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     assert [r["mode"] for r in ticks][-6:] == [Mode.ACTIVE, *[Mode.HOLD] * 4, Mode.DAMP]
     assert all(Reason(r["reason"]) & reason for r in ticks[-5:])
@@ -185,18 +194,18 @@ def test_a_camera_that_is_silent_or_stuck_holds_then_damps(
 
 
 def test_what_cannot_be_is_refused_before_anything_moves(
-    bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, runtime: Runtime
 ) -> None:
     blind = patient("goal", tmp_path_factory.getbasetemp())
     with pytest.raises(ConfigError, match="robot has no observation 'image' of the bundle"):
-        run_control(bundle, "sim:tests.kits.deploy_cart:make_cart", episodes=1)
+        run_control(bundle, "sim:tests.kits.deploy_cart:make_cart", episodes=1, runtime=runtime)
     with pytest.raises(ConfigError, match=r"the shadow .* sees images \(image\)"):
-        run_control(bundle, CART, episodes=1, shadow=bundle)
+        run_control(bundle, CART, episodes=1, shadow=bundle, runtime=runtime)
     assert blind.exists()
     log = tmp_path / "log.jsonl"
     frames_path(log).write_text(json.dumps({"years": "of work"}))
     with pytest.raises(DataError, match="is no file of a control log's frames"):
-        run_control(bundle, CART, episodes=1, log=log)
+        run_control(bundle, CART, episodes=1, log=log, runtime=runtime)
     assert "years" in frames_path(log).read_text()
 
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import tests.kits.deploy_kit as kit
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.control.log import read_log
 from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.report import histogram, percentiles
@@ -54,9 +55,9 @@ def no_children() -> bool:
 
 
 @undisturbed
-def test_the_whole_way(bundle: Path, tmp_path: Path) -> None:
+def test_the_whole_way(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
     seen = []
-    report = run_control(bundle, CART, episodes=3, log=tmp_path / "log.jsonl", progress=seen.append)
+    report = run_control(bundle, CART, episodes=3, log=tmp_path / "log.jsonl", progress=seen.append, runtime=runtime)
     assert [e.state_id for e in report.episodes] == [1100, 1101, 1102]
     assert seen == list(report.episodes)
     assert report.successes == 3
@@ -81,8 +82,10 @@ def test_the_whole_way(bundle: Path, tmp_path: Path) -> None:
 
 
 @undisturbed
-def test_a_robot_that_lists_its_elements_in_another_order(bundle: Path, tmp_path: Path) -> None:
-    report = run_control(bundle, "sim:tests.kits.deploy_cart:make_swapped", episodes=2, log=tmp_path / "log.jsonl")
+def test_a_robot_that_lists_its_elements_in_another_order(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
+    report = run_control(
+        bundle, "sim:tests.kits.deploy_cart:make_swapped", episodes=2, log=tmp_path / "log.jsonl", runtime=runtime
+    )
     assert report.successes == 2
     assert replay(tmp_path / "log.jsonl", bundle).sent_max_abs == 0.0
 
@@ -133,11 +136,11 @@ def test_unusable_arguments(bundle: Path, tmp_path: Path) -> None:
 
 @undisturbed
 def test_nan_from_the_robot_holds_then_stops_with_the_reason(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     monkeypatch.setenv("CART_NAN_AT", "100")
     with pytest.raises(RobotFault, match=r"observation 'state' element 'cart_vel' is nan for 5 ticks in a row"):
-        run_control(bundle, CART, episodes=1, log=tmp_path / "log.jsonl")
+        run_control(bundle, CART, episodes=1, log=tmp_path / "log.jsonl", runtime=runtime)
     _, records = read_log(tmp_path / "log.jsonl")
     ticks = [r for r in records if r["kind"] == "tick"]
     bad = [r for r in ticks if "nan" in r["obs"]["state"]]
@@ -156,18 +159,20 @@ class Told(kit.SteerToGoal):
 
 
 @undisturbed
-def test_a_word_that_is_none_holds_then_stops_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_that_is_none_holds_then_stops_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+) -> None:
     """The controller refuses it: a bad tick like any other, not the end of the process."""
     export(Told(), tmp_path / "told", observations=kit.recorded())
     kit.wait_for_observations(tmp_path / "told")
     told = "sim:tests.kits.deploy_cart:make_told"
-    assert run_control(tmp_path / "told", told, episodes=1).successes == 1
+    assert run_control(tmp_path / "told", told, episodes=1, runtime=runtime).successes == 1
     monkeypatch.setenv("CART_WORD_AT", "100")
     says = (
         r"observation 'touch' holds word number 7: expected whole numbers from 0 \(none\) to 2 \('stop'\), for 5 ticks"
     )
     with pytest.raises(RobotFault, match=says):
-        run_control(tmp_path / "told", told, episodes=1, log=tmp_path / "log.jsonl")
+        run_control(tmp_path / "told", told, episodes=1, log=tmp_path / "log.jsonl", runtime=runtime)
     _, records = read_log(tmp_path / "log.jsonl")
     bad = [r for r in records if r["kind"] == "tick" and r["obs"]["touch"] == [7.0]]
     assert [r["mode"] for r in bad] == [1, 1, 1, 1, 2]

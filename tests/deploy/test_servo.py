@@ -19,6 +19,7 @@ import pytest
 
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle.manifest import parse
 from robotrl.deploy.control.log import Tick, read_log
 from robotrl.deploy.control.replay import replay
@@ -229,13 +230,13 @@ def when(module: str, act: Callable[[psutil.Process], None], marked: Path | None
 )
 @undisturbed
 def test_an_inference_process_that_freezes_or_dies_moves_no_deadline(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, says: str
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, says: str, runtime: Runtime
 ) -> None:
     mark, log = tmp_path / "moving", tmp_path / "log.jsonl"
     monkeypatch.setenv("CART_MARK", str(mark))
     thread = when("inference", lambda process: process.send_signal(number), mark)
     with pytest.raises(RobotFault, match=says):
-        run_control(bundle, ENDLESS, episodes=1, log=log)
+        run_control(bundle, ENDLESS, episodes=1, log=log, runtime=runtime)
     thread.join()
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     assert [r["mode"] for r in ticks][-6:] == [0, 1, 1, 1, 1, 2]
@@ -249,20 +250,20 @@ def test_an_inference_process_that_freezes_or_dies_moves_no_deadline(
 
 @undisturbed
 def test_a_servo_that_is_killed_leaves_a_robot_that_holds_and_ends(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     mark = tmp_path / "moving"
     monkeypatch.setenv("CART_MARK", str(mark))
     thread = when("servo", lambda process: process.kill(), mark)
     with pytest.raises(RobotFault, match=r"the servo was ended by SIGKILL in episode 1 \(start 1100\) at tick \d+"):
-        run_control(bundle, ENDLESS, episodes=1)
+        run_control(bundle, ENDLESS, episodes=1, runtime=runtime)
     thread.join()
     names = [" ".join(child.cmdline()) for child in psutil.Process(os.getpid()).children()]
     assert not any("robotrl.deploy" in name for name in names)
 
 
 @undisturbed
-def test_a_robot_waits_for_the_first_command_of_a_slow_servo(bundle: Path) -> None:
+def test_a_robot_waits_for_the_first_command_of_a_slow_servo(bundle: Path, runtime: Runtime) -> None:
     """A servo that comes to nothing for 8 s after its start, longer than a running one may be silent."""
 
     def pause(process: psutil.Process) -> None:
@@ -271,7 +272,7 @@ def test_a_robot_waits_for_the_first_command_of_a_slow_servo(bundle: Path) -> No
         process.resume()
 
     thread = when("servo", pause)
-    report = run_control(bundle, CART, episodes=1)
+    report = run_control(bundle, CART, episodes=1, runtime=runtime)
     thread.join()
     assert report.successes == 1
 
@@ -282,10 +283,10 @@ def slowed(source: Path, target: Path) -> Path:
 
 
 @undisturbed
-def test_slow_inferences_are_asked_for_ahead_and_replay_exactly(bundle: Path, tmp_path: Path) -> None:
+def test_slow_inferences_are_asked_for_ahead_and_replay_exactly(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
     slow = slowed(bundle, tmp_path / "slow")
     log = tmp_path / "log.jsonl"
-    report = run_control(slow, CART, episodes=2, log=log)
+    report = run_control(slow, CART, episodes=2, log=log, runtime=runtime)
     assert report.inference_us.p50 > 10_000, "slower than half a control period"
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     ahead = [r for r in ticks if r["asked"] >= 0 and r["policy"] is not None and r["decision"] != r["asked"]]
@@ -296,11 +297,11 @@ def test_slow_inferences_are_asked_for_ahead_and_replay_exactly(bundle: Path, tm
 
 
 @undisturbed
-def test_a_policy_that_knows_committed_actions_is_given_them(tmp_path: Path) -> None:
+def test_a_policy_that_knows_committed_actions_is_given_them(tmp_path: Path, runtime: Runtime) -> None:
     slow = slowed(serve_kit.committed_bundle(tmp_path), tmp_path / "slow")
     graphs.reseal(slow, lambda data: data["timing"].update(max_observation_age_s=0.2))
     log = tmp_path / "log.jsonl"
-    run_control(slow, CART, episodes=1, limit_s=1.0, log=log)
+    run_control(slow, CART, episodes=1, limit_s=1.0, log=log, runtime=runtime)
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     assert sum(r["committed"] > 0 for r in ticks) > 5
     asked = {r["asked"]: r for r in ticks if r["committed"] > 0}
@@ -342,7 +343,7 @@ def test_guided_chunks_overlap_and_replay_exactly(tmp_path: Path, pace: str) -> 
 
 @undisturbed
 def test_the_servo_interpolates_where_the_bundle_says_so(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     linear = Path(shutil.copytree(bundle, tmp_path / "linear"))
     graphs.reseal(linear, lambda data: data["timing"].update(interpolation="linear"))
@@ -350,7 +351,7 @@ def test_the_servo_interpolates_where_the_bundle_says_so(
     monkeypatch.setenv("CART_PUSHES", str(written))
     monkeypatch.setenv("CART_MARK", str(tmp_path / "moving"))
     log = tmp_path / "log.jsonl"
-    run_control(linear, ENDLESS, episodes=1, limit_s=0.5, servo_hz=200.0, log=log)
+    run_control(linear, ENDLESS, episodes=1, limit_s=0.5, servo_hz=200.0, log=log, runtime=runtime)
     pushes = [float(line) for line in written.read_text().splitlines()]
     sent = [r["sent"][0] for r in read_log(log)[1] if r["kind"] == "tick"]
     steps = np.abs(np.diff(pushes))
@@ -372,20 +373,20 @@ def test_the_servo_loads_neither_onnxruntime_nor_torch() -> None:
     assert set(done.stdout.split()).isdisjoint({"onnxruntime", "torch", "mujoco", "gymnasium", "onnx", "websockets"})
 
 
-def test_the_servo_runs_at_a_multiple_of_the_control_rate(bundle: Path) -> None:
-    report = run_control(bundle, CART, episodes=1, servo_hz=120.0)
+def test_the_servo_runs_at_a_multiple_of_the_control_rate(bundle: Path, runtime: Runtime) -> None:
+    report = run_control(bundle, CART, episodes=1, servo_hz=120.0, runtime=runtime)
     assert (report.rate_hz, report.servo_hz) == (50.0, 100.0)
     assert report.successes == 1
 
 
 @undisturbed
 def test_a_dry_run_decides_and_records_commands_and_sends_none(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     written, log = tmp_path / "pushes", tmp_path / "log.jsonl"
     monkeypatch.setenv("CART_PUSHES", str(written))
     monkeypatch.setenv("CART_MARK", str(tmp_path / "moving"))
-    report = run_control(bundle, ENDLESS, episodes=1, limit_s=1.0, log=log, dry_run=True)
+    report = run_control(bundle, ENDLESS, episodes=1, limit_s=1.0, log=log, dry_run=True, runtime=runtime)
     assert (report.safety.held, report.safety.damped) == (0, 0), "sensors that stand still are no fault here"
     header, records = read_log(log)
     assert header["dry_run"] is True
@@ -395,11 +396,11 @@ def test_a_dry_run_decides_and_records_commands_and_sends_none(
 
 
 @undisturbed
-def test_a_shadow_is_compared_and_moves_nothing(bundle: Path, tmp_path: Path) -> None:
+def test_a_shadow_is_compared_and_moves_nothing(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
     """The same policy: its actions are those of the log where both decide at the same ticks."""
     same = Path(shutil.copytree(bundle, tmp_path / "same"))
     log = tmp_path / "log.jsonl"
-    report = run_control(bundle, CART, episodes=1, log=log, shadow=same)
+    report = run_control(bundle, CART, episodes=1, log=log, shadow=same, runtime=runtime)
     assert report.shadow is not None
     assert (report.shadow.bundle_id, report.shadow.refused) == (report.bundle_id, 0)
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick" and r["policy"] is not None]
@@ -425,10 +426,10 @@ def test_a_shadow_for_another_robot_is_refused_before_anything_moves(bundle: Pat
 
 
 @undisturbed
-def test_the_limits_of_a_site_hold_and_replay(bundle: Path, tmp_path: Path) -> None:
+def test_the_limits_of_a_site_hold_and_replay(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
     place, log = tmp_path / "robot.json", tmp_path / "log.jsonl"
     place.write_text('{"schema_version": 1, "action": {"push": {"low": -0.5, "high": 0.5, "max_step": 0.25}}}')
-    run_control(bundle, CART, episodes=1, limit_s=0.6, log=log, limits=place)
+    run_control(bundle, CART, episodes=1, limit_s=0.6, log=log, limits=place, runtime=runtime)
     header, records = read_log(log)
     assert header["site"]["action"]["push"]["high"] == 0.5
     sent = [r["sent"][0] for r in records if r["kind"] == "tick"]
@@ -437,14 +438,14 @@ def test_the_limits_of_a_site_hold_and_replay(bundle: Path, tmp_path: Path) -> N
     assert replay(log, bundle).sent_max_abs == 0.0
     place.write_text('{"schema_version": 1, "action": {"pusch": {"low": -0.5}}}')
     with pytest.raises(ConfigError, match="did you mean 'push'"):
-        run_control(bundle, CART, episodes=1, limits=place)
+        run_control(bundle, CART, episodes=1, limits=place, runtime=runtime)
 
 
 @undisturbed
 def test_a_reset_may_take_longer_than_a_command_may_be_late(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     monkeypatch.setenv("CART_MARK", str(tmp_path / "moving"))
     monkeypatch.setenv("CART_RESET_S", str(CONTROLLER_TIMEOUT_S + 2))
-    report = run_control(bundle, ENDLESS, episodes=1, limit_s=0.5)
+    report = run_control(bundle, ENDLESS, episodes=1, limit_s=0.5, runtime=runtime)
     assert report.ticks > 10 and report.safety.damped == 0

@@ -15,6 +15,7 @@ import pytest
 
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle.manifest import parse
 from robotrl.deploy.bundle.plausible import outside_start, start_envelope
 from robotrl.deploy.control.log import read_log
@@ -46,11 +47,11 @@ def without_ranges(data: dict[str, Any]) -> None:
         port.pop("max_still_s", None)
 
 
-def damped(bundle: Path, robot: str, tmp_path: Path, says: str) -> list[dict[str, Any]]:
+def damped(bundle: Path, robot: str, tmp_path: Path, says: str, runtime: Runtime) -> list[dict[str, Any]]:
     """Run one episode that must end damped; the bad ticks at its end."""
     log = tmp_path / "log.jsonl"
     with pytest.raises(RobotFault, match=says) as caught:
-        run_control(bundle, robot, episodes=1, log=log)
+        run_control(bundle, robot, episodes=1, log=log, runtime=runtime)
     assert "\n" not in str(caught.value)
     _, records = read_log(log)
     assert records[-1] == {"kind": "fault", "text": str(caught.value)}
@@ -65,8 +66,8 @@ def damped(bundle: Path, robot: str, tmp_path: Path, says: str) -> list[dict[str
 
 
 @undisturbed
-def test_a_healthy_run_holds_nothing(bundle: Path) -> None:
-    report = run_control(bundle, CART, episodes=2)
+def test_a_healthy_run_holds_nothing(bundle: Path, runtime: Runtime) -> None:
+    report = run_control(bundle, CART, episodes=2, runtime=runtime)
     assert report.successes == 2
     assert (report.safety.held, report.safety.damped) == (0, 0)
 
@@ -139,18 +140,24 @@ def test_an_exported_bundle_says_what_is_plausible(bundle: Path) -> None:
 
 
 @undisturbed
-def test_numbers_that_cannot_be(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_cannot_be(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+) -> None:
     monkeypatch.setenv("CART_FAR_AT", "100")
     monkeypatch.setenv("CART_FAR", "1e6")
     says = r"observation 'state' element 'cart_pos' is 1000000\.0, outside of what is plausible, for 5 ticks"
-    bad = damped(bundle, CART, tmp_path, says)
+    bad = damped(bundle, CART, tmp_path, says, runtime)
     assert len(bad) == 5
 
 
 @undisturbed
-def test_a_sensor_that_stands_still(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sensor_that_stands_still(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+) -> None:
     monkeypatch.setenv("CART_FROZEN_AT", "100")
-    bad = damped(bundle, CART, tmp_path, r"observation 'state' stands still while the robot is told to move, for 5")
+    bad = damped(
+        bundle, CART, tmp_path, r"observation 'state' stands still while the robot is told to move, for 5", runtime
+    )
     assert all(Reason(r["reason"]) & Reason.OBS_FROZEN for r in bad)
 
 
@@ -165,33 +172,39 @@ def test_a_sensor_that_stands_still(bundle: Path, tmp_path: Path, monkeypatch: p
 )
 @undisturbed
 def test_a_sensor_whose_own_time_is_wrong(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, says: str
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, says: str, runtime: Runtime
 ) -> None:
     if clock == "ahead":
-        assert run_control(bundle, STAMPED, episodes=1).successes == 1
+        assert run_control(bundle, STAMPED, episodes=1, runtime=runtime).successes == 1
     monkeypatch.setenv("CART_CLOCK", clock)
-    bad = damped(bundle, STAMPED, tmp_path, says)
+    bad = damped(bundle, STAMPED, tmp_path, says, runtime)
     assert Reason(bad[0]["reason"]) & (Reason.OBS_STALE if clock == "silent" else Reason.OBS_TIME)
 
 
-def test_a_graph_that_fails_on_an_observation(copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_fails_on_an_observation(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+) -> None:
     graphs.reseal(graphs.fails_beyond(copied), without_ranges)
     monkeypatch.setenv("CART_FAR_AT", "100")
     monkeypatch.setenv("CART_FAR", "150")
     with pytest.warns(UserWarning, match="plausible"):
-        bad = damped(copied, CART, tmp_path, r"policy\.onnx: onnxruntime cannot compute it: .*, for 5 ticks in a row")
+        bad = damped(
+            copied, CART, tmp_path, r"policy\.onnx: onnxruntime cannot compute it: .*, for 5 ticks in a row", runtime
+        )
     assert all(Reason(r["reason"]) & Reason.INFERENCE_FAILED for r in bad)
 
 
 def test_an_inference_that_takes_too_long_is_cancelled(
-    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     """Many operators, none of which takes long: it ends with the one that it is at."""
     graphs.reseal(graphs.grows(copied, power=1, chain=300), without_ranges)
     monkeypatch.setenv("CART_FAR_AT", "100")
     monkeypatch.setenv("CART_FAR", "400")
     with pytest.warns(UserWarning, match="plausible"):
-        bad = damped(copied, CART, tmp_path, "its observation was older than 0.2 s|an inference has not ended after")
+        bad = damped(
+            copied, CART, tmp_path, "its observation was older than 0.2 s|an inference has not ended after", runtime
+        )
     assert all(Reason(r["reason"]) & Reason.ACTION_LATE for r in bad)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -36,6 +36,8 @@ class Args:
     """Write the report to this file; its folder is made, and only a report is ever replaced."""
     servo_hz: float = 200.0
     """Rate at which the servo commands the robot, a multiple of the control rate (rounded)."""
+    runtime: Literal["python", "native"] = "python"
+    """What runs servo and policy; "native" is C++, which robotrl build native compiles (else the first run does)."""
     realtime: bool = False
     """Use the system's real-time scheduler and locked memory for the servo (needs the permission)."""
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -108,6 +110,7 @@ def _deploy(args: Args) -> int:
             dry_run=args.dry_run,
             accept_start=args.accept_start,
             shadow=args.shadow,
+            runtime=args.runtime,
             progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),
         )
     late = report.servo_lateness_us
@@ -119,7 +122,7 @@ def _deploy(args: Args) -> int:
     found = [f"{name.replace('_', ' ')} {count}" for name, count in safety.reasons.items() if count]
     reasons = f"; {', '.join(found)}" if found else ""
     print(f"safety: {safety.held} of {safety.ticks} ticks held, {safety.damped} damped{reasons}")
-    print(f"scheduling: {report.scheduling}")
+    print(f"scheduling: {report.scheduling}; runtime {report.runtime}, inference by {report.engine}")
     if args.dry_run:
         print("dry run: the robot was held, no command was sent")
     if report.shadow is not None:

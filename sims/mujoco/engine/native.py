@@ -9,9 +9,10 @@ import platform
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from robotrl.utils.compiled_cache import cache_folder, processor_features
 
 FLAGS = ("-O3", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 """Compiler flags without contraction or reordering of arithmetic, so that results equal those of numpy."""
@@ -35,10 +36,10 @@ def compiled(source: Path) -> ctypes.CDLL:
     """
     command = _compiler()
     text = source.read_bytes()
-    words = [*command, *FLAGS, platform.machine(), _processor()]
+    words = [*command, *FLAGS, platform.machine(), processor_features()]
     key = hashlib.sha256(text + "\0".join(words).encode()).hexdigest()[:24]
     name = f"{source.stem}-{key}.so"
-    folder = _cache()
+    folder = cache_folder()
     if folder is not None and (folder / name).is_file():
         try:
             return ctypes.CDLL(str(folder / name))
@@ -65,23 +66,3 @@ def _compiler() -> list[str]:
         if found is not None:
             return [found, *words[1:]]
     raise NoCompiler(f"no C compiler found ({shlex.join(asked) if asked else ', '.join(COMPILERS)})")
-
-
-def _cache() -> Path | None:
-    """Cache directory `robotrl` of the user, created if missing; None if it is not writable."""
-    fallback = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or fallback).expanduser() / "robotrl"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):
-        return None
-    return folder if os.access(folder, os.W_OK) else None
-
-
-def _processor() -> str:
-    """CPU feature flags as part of the cache key: machines with different CPUs may share a home directory."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    except OSError:
-        return platform.processor()

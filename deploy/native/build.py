@@ -1,0 +1,130 @@
+"""Build of the native runtime: one program and two libraries, compiled by g++ into the user's cache.
+
+The folder's name is a hash of sources, flags, compiler and processor, so that an update of any of them builds anew and
+a home directory may be shared by machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from robotrl.errors import ConfigError
+from robotrl.utils.compiled_cache import cache_folder, processor_features
+
+SOURCES = Path(__file__).with_name("src")
+FLAGS = ("-std=c++17", "-march=native", "-fPIC", "-Wall", "-Wextra")
+"""Flags of every unit. Nowhere -ffast-math: it removes the tests for NaN."""
+FAST = ("-O3",)
+EXACT = ("-O2", "-ffp-contract=off")
+"""Flags of the servo: no fused arithmetic, since its bits must equal numpy's."""
+FAST_UNITS = ("tape.cpp", "engine_api.cpp")
+"""Units of the engine, whose sums have an order of their own anyway."""
+_SERVO_UNITS = (
+    *("servo.cpp", "servo_parts.cpp", "settings.cpp", "checks.cpp"),
+    *("safety.cpp", "sensors.cpp", "plan.cpp", "links.cpp"),
+)
+_BUILT = {
+    "engine": FAST_UNITS,
+    "servo": (*_SERVO_UNITS, "realtime.cpp", "main.cpp"),
+    "conformance": (*_SERVO_UNITS, "conformance.cpp"),
+}
+
+
+class NativeRuntime(NamedTuple):
+    """Files of a build."""
+
+    engine: Path
+    """Library of the inference engine."""
+    servo: Path
+    """Program of the servo."""
+    conformance: Path
+    """Library of the servo's parts, for tests that compare them with Python's."""
+
+
+def native_runtime() -> NativeRuntime:
+    """The files of the native runtime, compiled if they are not in the cache.
+
+    Raises:
+        ConfigError: there is no compiler, it failed, or the cache cannot be written.
+    """
+    compiler = _compiler()
+    root = cache_folder()
+    if root is None:
+        raise ConfigError("the cache folder cannot be written: expected $XDG_CACHE_HOME or ~/.cache to be writable")
+    folder = root / f"native-{_key(compiler)}"
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(prefix="native-", dir=root) as scratch:
+            made = Path(scratch) / "build"
+            made.mkdir()
+            _compile(compiler, made)
+            try:
+                made.rename(folder)
+            except OSError:
+                # another process has built the same meanwhile
+                if not folder.is_dir():
+                    raise
+    return NativeRuntime(folder / _file("engine"), folder / _file("servo"), folder / _file("conformance"))
+
+
+def _file(part: str) -> str:
+    return "robotrl-servo" if part == "servo" else f"librobotrl-{part}.so"
+
+
+def _compiler() -> list[str]:
+    """Compiler command: `$CXX` if set, else g++.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    words = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    found = shutil.which(words[0])
+    if found is None:
+        raise ConfigError(
+            f"the native runtime needs a C++ compiler and {words[0]!r} was not found: expected g++ 9 or newer"
+            " (apt install g++), or another compiler in $CXX"
+        )
+    return [found, *words[1:]]
+
+
+def _key(compiler: list[str]) -> str:
+    asked = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
+    words = [*compiler, asked.stdout, *FLAGS, *FAST, *EXACT, repr(_BUILT), platform.machine(), processor_features()]
+    digest = hashlib.sha256("\0".join(words).encode())
+    for source in sorted(SOURCES.iterdir()):
+        if source.suffix in (".cpp", ".hpp"):
+            digest.update(f"\0{source.name}\0".encode() + source.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _compile(compiler: list[str], folder: Path) -> None:
+    """Compile every unit once, and link the parts.
+
+    Raises:
+        ConfigError: the compiler failed; its first error is named.
+    """
+    for unit in sorted({unit for units in _BUILT.values() for unit in units}):
+        more = FAST if unit in FAST_UNITS else EXACT
+        _run([*compiler, *FLAGS, *more, "-c", str(SOURCES / unit), "-o", str(folder / f"{unit}.o")], unit)
+    for part, units in _BUILT.items():
+        objects = [str(folder / f"{unit}.o") for unit in units]
+        kind = () if part == "servo" else ("-shared",)
+        _run([*compiler, *kind, *objects, "-o", str(folder / _file(part))], _file(part))
+    for made in folder.glob("*.o"):
+        made.unlink()
+
+
+def _run(command: list[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    lines = done.stderr.strip().splitlines()
+    reason = next((line for line in lines if "error" in line), lines[0] if lines else f"exit code {done.returncode}")
+    raise ConfigError(f"the native runtime: {Path(command[0]).name} cannot build {what}: {reason[:300]}")

@@ -1,0 +1,108 @@
+"""The policy graph on the C++ engine, in the place of an onnxruntime session."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+
+from robotrl.deploy.buffers import GraphBuffers, InferenceError
+from robotrl.deploy.bundle.bundle import Bundle
+from robotrl.deploy.native.build import native_runtime
+from robotrl.deploy.native.lowering import NotLowered, lower
+from robotrl.deploy.native.onnx_graph import read_graph
+from robotrl.errors import DataError
+
+LOGGER = logging.getLogger(__name__)
+_REASON_BYTES = 256
+
+
+class NativeSession(GraphBuffers):
+    """The policy graph on the C++ engine, with its input and output buffers (see `InferenceSession`).
+
+    Args:
+        bundle: the verified bundle.
+
+    Raises:
+        NotLowered: the graph holds an operator that the engine has no loop for.
+        ConfigError: the engine cannot be built.
+        DataError: the engine refuses the tape.
+    """
+
+    engine = "native"
+
+    def __init__(self, bundle: Bundle) -> None:
+        manifest = bundle.manifest
+        super().__init__(manifest)
+        inputs = [(name, array.shape) for name, array in self.inputs.items()]
+        self._file = manifest.graphs.policy
+        tape = lower(read_graph(bundle.graph, self._file), inputs, list(self.outputs))
+        self._library = engine_library()
+        why = ctypes.create_string_buffer(_REASON_BYTES)
+        self._engine = self._library.engine_open(tape, len(tape), why, _REASON_BYTES)
+        if not self._engine:
+            raise DataError(f"{self._file}: the native engine refuses it: {why.value.decode()}")
+        for output, arrays in enumerate((self.inputs, self.outputs)):
+            for i, array in enumerate(arrays.values()):
+                if self._library.engine_bind(self._engine, output, i, array.ctypes.data, array.size) != 0:
+                    raise DataError(f"{self._file}: the graph has other sizes than its manifest")
+
+    def __del__(self) -> None:
+        engine = self.__dict__.get("_engine")
+        if engine:
+            self._library.engine_close(engine)
+
+    def run(self) -> None:
+        """Compute `outputs` from `inputs`.
+
+        Raises:
+            InferenceError: `cancel` was called meanwhile.
+        """
+        self.timed_run()
+
+    def timed_run(self) -> int:
+        """As `run`; returns the nanoseconds that the engine took, without this call's own.
+
+        Raises:
+            InferenceError: `cancel` was called meanwhile.
+        """
+        spent = int(self._library.engine_run(self._engine))
+        if spent < 0:
+            raise InferenceError(f"{self._file}: the native engine was cancelled")
+        return spent
+
+    def cancel(self) -> None:
+        """Cancel a `run` of another thread, after its current operator."""
+        self._library.engine_cancel(self._engine)
+
+
+def native_session(bundle: Bundle) -> NativeSession | None:
+    """The session of a bundle; None where onnxruntime must compute its graph, which is logged.
+
+    Raises:
+        ConfigError: the engine cannot be built.
+        DataError: the engine refuses the graph.
+    """
+    try:
+        return NativeSession(bundle)
+    except NotLowered as missing:
+        LOGGER.warning("onnxruntime computes %s: the native engine lacks %s", bundle.path, missing)
+        return None
+
+
+def engine_library() -> ctypes.CDLL:
+    """The engine's library, with the types of its functions.
+
+    Raises:
+        ConfigError: it cannot be built.
+    """
+    library = ctypes.CDLL(str(native_runtime().engine))
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.engine_open.argtypes = [ctypes.c_char_p, size, ctypes.c_char_p, size]
+    library.engine_open.restype = pointer
+    library.engine_bind.argtypes = [pointer, ctypes.c_int, size, pointer, ctypes.c_int64]
+    library.engine_bind.restype = ctypes.c_int
+    library.engine_run.argtypes = [pointer]
+    library.engine_run.restype = ctypes.c_int64
+    library.engine_cancel.argtypes = library.engine_close.argtypes = [pointer]
+    library.engine_cancel.restype = library.engine_close.restype = None
+    return library

@@ -1,0 +1,100 @@
+#include "safety.hpp"
+
+#include <cmath>
+
+namespace robotrl {
+
+bool all_finite(const float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i)
+        if (!std::isfinite(values[i])) return false;
+    return true;
+}
+
+bool implausible(const PlausibleRange& range, const float* values, int64_t count) {
+    if (range.low.empty()) return false;
+    for (int64_t i = 0; i < count; ++i)
+        if (values[i] < range.low[size_t(i)] || values[i] > range.high[size_t(i)]) return true;
+    return false;
+}
+
+SafetyChain::SafetyChain(const SafetyLimits& limits)
+    : limits_(limits), last_(limits.neutral), wanted_(limits.neutral.size()) {}
+
+void SafetyChain::reset() {
+    last_ = limits_.neutral;
+    good_ticks_ = bad_ticks_ = 0;
+    damped_ = false;
+}
+
+bool SafetyChain::is_choice(const float* action) const {
+    for (size_t i = 0; i < limits_.low.size(); ++i)
+        if (action[i] != std::rint(action[i]) || !(action[i] >= limits_.low[i] && action[i] <= limits_.high[i]))
+            return false;
+    return true;
+}
+
+Verdict SafetyChain::decide(int64_t observed, const float* action, int64_t count) {
+    const size_t width = limits_.low.size();
+    int64_t reason = observed;
+    if (!(reason & BAD)) {
+        if (action == nullptr || size_t(count) != width)
+            reason |= ACTION_MISSING;
+        else if (!all_finite(action, count))
+            reason |= ACTION_NOT_FINITE;
+        else if (limits_.chooses && !is_choice(action))
+            reason |= ACTION_MISSING;  // rounding would select another choice
+    }
+    Verdict verdict;
+    if (damped_ || reason & BAD || action == nullptr) {
+        verdict = hold(reason);
+    } else {
+        bool clamped = false, near = false;
+        for (size_t i = 0; i < width; ++i) {
+            wanted_[i] = smaller_of(larger_of(action[i], limits_.low[i]), limits_.high[i]);
+            clamped |= wanted_[i] != action[i];
+        }
+        if (clamped) reason |= CLAMPED;
+        if (good_ticks_ < limits_.ramp_ticks) {
+            const float part = float(double(good_ticks_ + 1) / double(limits_.ramp_ticks + 1));
+            for (size_t i = 0; i < width; ++i) {
+                const float blended = limits_.neutral[i] + part * (wanted_[i] - limits_.neutral[i]);
+                // again, against rounding errors of the blend
+                wanted_[i] = smaller_of(larger_of(blended, limits_.low[i]), limits_.high[i]);
+            }
+            reason |= RAMPED;
+        }
+        if (!limits_.max_step.empty()) {
+            for (size_t i = 0; i < width; ++i) {
+                const float lowest = last_[i] - limits_.max_step[i], highest = last_[i] + limits_.max_step[i];
+                const float limited = smaller_of(larger_of(wanted_[i], lowest), highest);
+                near |= limited != wanted_[i];
+                last_[i] = limited;
+            }
+            if (near)
+                reason |= RATE_LIMITED;
+            else
+                // as they were: a limit that changes nothing may still change the sign of a zero
+                last_ = wanted_;
+        } else {
+            last_ = wanted_;
+        }
+        verdict = {ACTIVE, reason};
+        ++good_ticks_;
+        bad_ticks_ = 0;
+    }
+    ++ticks_;
+    ++modes_[verdict.mode];
+    for (int bit = 0; bit < REASONS; ++bit) reasons_[bit] += verdict.reason >> bit & 1;
+    return verdict;
+}
+
+Verdict SafetyChain::hold(int64_t reason) {
+    ++bad_ticks_;
+    damped_ = damped_ || bad_ticks_ >= limits_.bad_ticks_to_damp || reason & STOPPED;
+    // repeating a delta, velocity or torque would continue the motion; only position targets can be repeated
+    if (!limits_.hold_last) last_ = limits_.neutral;
+    if (damped_) reason |= DAMPED;
+    return {damped_ ? DAMP : HOLD, reason};
+}
+
+}  // namespace robotrl

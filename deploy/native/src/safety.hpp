@@ -1,0 +1,91 @@
+// The safety chain between a policy and a robot: robotrl.deploy.control.safety, bit for bit.
+//
+// Compiled without fused arithmetic and never with -ffast-math, which removes the tests for NaN.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace robotrl {
+
+enum Mode : int64_t { ACTIVE = 0, HOLD = 1, DAMP = 2 };
+
+enum Reason : int64_t {
+    NONE = 0,
+    OBS_NOT_FINITE = 1,
+    OBS_STALE = 2,
+    OBS_IMPLAUSIBLE = 4,
+    ACTION_MISSING = 8,
+    ACTION_NOT_FINITE = 16,
+    CLAMPED = 32,
+    RAMPED = 64,
+    RATE_LIMITED = 128,
+    DAMPED = 256,
+    OBS_TIME = 512,
+    OBS_FROZEN = 1024,
+    INFERENCE_FAILED = 2048,
+    ACTION_LATE = 4096,
+    STOPPED = 8192,
+};
+constexpr int REASONS = 14;
+constexpr int64_t BAD = OBS_NOT_FINITE | OBS_STALE | OBS_IMPLAUSIBLE | OBS_TIME | OBS_FROZEN | ACTION_MISSING |
+                        ACTION_NOT_FINITE | INFERENCE_FAILED | ACTION_LATE | STOPPED;
+
+struct SafetyLimits {
+    std::vector<float> low, high, neutral;
+    std::vector<float> max_step;  // empty for none
+    bool hold_last = false;
+    bool chooses = false;
+    int64_t bad_ticks_to_damp = 1, ramp_ticks = 0;
+    double max_observation_age_s = 0.0;
+};
+
+// Plausible range of an observation; empty for no limit.
+struct PlausibleRange {
+    std::vector<float> low, high;
+};
+
+// Maximum and minimum as numpy's on x86: NaN of either side stays, and of two equal ones the second is taken.
+inline float larger_of(float a, float b) { return a > b || a != a ? a : b; }
+inline float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
+
+bool all_finite(const float* values, int64_t count);
+
+// Tells whether a number lies beyond a plausible range.
+bool implausible(const PlausibleRange& range, const float* values, int64_t count);
+
+struct Verdict {
+    int64_t mode = HOLD, reason = NONE;
+};
+
+// State and counters of the chain; `decide` is one tick.
+class SafetyChain {
+   public:
+    explicit SafetyChain(const SafetyLimits& limits);
+    // Starts an episode: releases a latched DAMP. The counters continue.
+    void reset();
+    // One tick: `action` of `count` floats, or null. The action to send is `sent` afterwards.
+    Verdict decide(int64_t observed, const float* action, int64_t count);
+
+    const std::vector<float>& sent() const { return last_; }
+    int64_t ticks() const { return ticks_; }
+    int64_t modes(int64_t mode) const { return modes_[mode]; }
+    int64_t reasons(int bit) const { return reasons_[bit]; }
+
+   private:
+    bool is_choice(const float* action) const;
+    Verdict hold(int64_t reason);
+
+    const SafetyLimits limits_;
+    std::vector<float> last_, wanted_;
+    int64_t good_ticks_ = 0, bad_ticks_ = 0;
+    bool damped_ = false;
+    int64_t ticks_ = 0, modes_[3] = {}, reasons_[REASONS] = {};
+};
+
+// Tells whether an action may still be sent.
+inline bool in_time(const SafetyLimits& limits, double age_s, int64_t periods, double control_period_s) {
+    return age_s - double(periods) * control_period_s <= limits.max_observation_age_s;
+}
+
+}  // namespace robotrl

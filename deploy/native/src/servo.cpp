@@ -1,0 +1,444 @@
+#include "servo.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+namespace robotrl {
+
+namespace {
+
+enum class Order : int64_t { EPISODE = 1, STOP = 2, LEAVE = 3 };
+enum class AnswerKind : int64_t { CHUNK = 1, REFUSED = 2, FAILED = 3 };
+
+constexpr int64_t FIRST_DEADLINE_NS = 5'000'000, IDLE_NS = 2'000'000, HEARTBEAT_NS = 100'000'000, LOOK_NS = 200'000;
+constexpr size_t FRAME_FLOATS = 8;
+
+std::string field(const char* name, int64_t value) { return "\"" + std::string(name) + "\": " + std::to_string(value); }
+
+}  // namespace
+
+Servo::Servo(const Settings& settings, Clock& clock, int64_t (*parent)())
+    : settings_(settings),
+      clock_(clock),
+      parent_(parent),
+      servo_memory_(int(settings.servo_handle), size_t(settings.servo_bytes), settings.servo_magic),
+      robot_memory_(int(settings.robot_handle), size_t(settings.robot_bytes), settings.robot_magic),
+      inference_memory_(int(settings.inference_handle), size_t(settings.inference_bytes), settings.inference_magic),
+      orders_(servo_memory_.at(size_t(settings.order_at)), 0),
+      introduction_(servo_memory_.at(size_t(settings.introduction_at)), size_t(settings.text_bytes)),
+      summary_(servo_memory_.at(size_t(settings.summary_at)), size_t(settings.text_bytes)),
+      records_(servo_memory_.at(size_t(settings.ring_at)), settings.slot_bytes, settings.slots, settings.max_values),
+      observer_(settings, robot_memory_, clock),
+      commander_(settings, robot_memory_, observer_, clock),
+      chain_(settings.limits),
+      check_(settings.limits, settings.ports, settings.watched),
+      latency_(settings.inference_s),
+      asker_(settings, inference_memory_, latency_, clock),
+      plan_(settings.chunk_length, settings.execute, int64_t(settings.limits.low.size())) {
+    const size_t chunk = size_t(settings.chunk_length) * settings.limits.low.size();
+    next_.actions.resize(chunk);
+    taken_.actions.resize(chunk);
+    plan_.chunk.actions.resize(chunk);
+    numbers_.resize(size_t(check_.floats()));
+    record_.reserve(size_t(settings.max_values));
+    lateness_us_.reserve(size_t(settings.most_lateness));
+    answer_.values.reserve(size_t(settings.max_chunk));
+    for (OpenTick* opened : {&open_, &now_open_}) {
+        opened->observation.reserve(size_t(settings.observation_size));
+        opened->frames.reserve(settings.cameras.size());
+    }
+}
+
+void Servo::introduce(const std::string& scheduling) { introduction_.write("{\"scheduling\": \"" + scheduling + "\"}"); }
+
+void Servo::run() {
+    int64_t beat = clock_.now_ns();
+    try {
+        while (true) {
+            if (!order(order_)) {
+                if (serial_ && clock_.now_ns() - beat > HEARTBEAT_NS) {
+                    beat = clock_.now_ns();
+                    commander_.hold();
+                }
+                clock_.sleep(IDLE_NS);
+            } else if (Order(order_.kind) == Order::EPISODE) {
+                in_episode_ = true;
+                episode(order_);
+                in_episode_ = false;
+                beat = clock_.now_ns();
+            } else {
+                return;
+            }
+        }
+    } catch (const RunEnded& ended) {
+        if (ended.kind != RecordKind::NONE) report(ended.kind, false);
+    }
+}
+
+// The next order; false if there is none.
+bool Servo::order(Message& into) {
+    if (parent_() != servo_memory_.creator_pid()) {
+        if (serial_) commander_.damp();
+        throw RunEnded{RecordKind::NONE};
+    }
+    if (!orders_.read(into)) return false;
+    if (into.tick == orders_done_) {
+        check_silence(clock_.now_ns() - into.stamp_ns);
+        return false;
+    }
+    orders_done_ = into.tick;
+    return true;
+}
+
+// Ends the run if the supervisor hangs, since nobody could stop it any more.
+void Servo::check_silence(int64_t silent_ns) {
+    const int64_t limit_ns = in_episode_ ? settings_.supervisor_timeout_ns : settings_.idle_timeout_ns;
+    if (silent_ns <= limit_ns) return;
+    commander_.damp();
+    fault_ = "{\"kind\": \"silent\", " + field("limit_ns", limit_ns) + "}";
+    throw RunEnded{RecordKind::FAULT};
+}
+
+// episodes
+
+void Servo::episode(const Message& order) {
+    chain_.reset();
+    check_.reset();
+    outdate();
+    is_open_ = false;
+    tick_ = -1;
+    asker_.take_round_trip();
+    serial_ = order.episode;
+    state_id_ = order.state_id;
+    commander_.begin(serial_, state_id_);
+    reset_robot();
+    start_ = clock_.now_ns() + FIRST_DEADLINE_NS;
+    const bool success = steps();
+    report(RecordKind::END, success);
+}
+
+void Servo::reset_robot() {
+    int64_t beat = 0;
+    int missing = Observer::OBSERVATION;
+    const int64_t deadline = clock_.now_ns() + settings_.reset_timeout_ns;
+    while (clock_.now_ns() < deadline) {
+        if (clock_.now_ns() - beat > HEARTBEAT_NS) {
+            // again and again, so that a robot whose reset takes long sees afterwards that the servo lives
+            beat = clock_.now_ns();
+            commander_.reset();
+        }
+        missing = observer_.missing(serial_);
+        if (missing == Observer::NOTHING) return;
+        if (order(order_)) throw RunEnded{RecordKind::STOPPED};
+        clock_.sleep(IDLE_NS);
+    }
+    fault_ = "{\"kind\": \"reset\", " + field("episode", serial_) + ", " + field("missing", missing) + "}";
+    throw RunEnded{RecordKind::FAULT};
+}
+
+bool Servo::steps() {
+    for (int64_t step = 0;; ++step) {
+        wait(deadline(step));
+        const int64_t woke = clock_.now_ns();
+        note_lateness(woke - deadline(step));
+        // missed servo ticks are skipped, never caught up
+        step = std::max(step, (woke - start_) * settings_.steps / settings_.period_ns);
+        const int64_t tick = step / settings_.steps;
+        if (tick > tick_ && !is_open_) misses_ += tick - tick_ - 1;
+        if (tick > tick_) {
+            if (ended(tick)) return observer_.done();
+            control(tick, woke);
+        } else {
+            look();
+            commander_.repeat(step);
+        }
+    }
+}
+
+bool Servo::ended(int64_t tick) {
+    observer_.update(serial_);
+    if (order(order_)) stop(tick);
+    return observer_.done() || tick >= settings_.max_ticks;
+}
+
+void Servo::stop(int64_t tick) {
+    outdate();
+    observer_.open_tick(now_open_, tick, clock_.now_ns(), serial_);
+    asker_.request.present = false;
+    asker_.answer_ns = 0;
+    finish(now_open_, STOPPED, nullptr);
+    commander_.settle();
+    throw RunEnded{RecordKind::STOPPED};
+}
+
+// control ticks
+
+void Servo::control(int64_t tick, int64_t woke) {
+    if (is_open_) {
+        if (planned(tick) == nullptr) {
+            const int64_t stamp_ns = open_.stamp_ns;
+            look();
+            if (is_open_ && too_old(stamp_ns)) finish(open_, ACTION_LATE, nullptr);
+            return;
+        }
+        // go on with the last chunk: the tick that waited has no command of its own
+        is_open_ = false;
+        misses_ += tick - open_.tick;
+    }
+    look();
+    tick_ = tick;
+    OpenTick& opened = now_open_;
+    observer_.open_tick(opened, tick, woke, serial_);
+    if (!opened.complete) {
+        const bool whole = int64_t(opened.observation.size()) == settings_.observation_size;
+        return finish(opened, whole ? OBS_STALE : OBS_NOT_FINITE, nullptr);
+    }
+    gather(opened);
+    const int64_t now = opened.stamp_ns + opened.age_ns;
+    int64_t observed = check_.check(numbers_.data(), opened.frames, double(opened.age_ns) * 1e-9,
+                                    double(now - start_) * 1e-9, chain_.sent());
+    if (observed == NONE && words_misfit()) {
+        asker_.refused.clear();
+        asker_.misfit = true;
+        observed = OBS_IMPLAUSIBLE;
+    }
+    if (observed != NONE) return finish(opened, observed, nullptr);
+    if (next_.present && tick >= takeover_) {
+        plan_.start(next_);
+        next_.present = false;
+    }
+    const int64_t lead = lead_ticks(latency_.p95_ns(), settings_.period_ns, settings_.most_lead);
+    if (!asker_.request.present && !next_.present && plan_.wants(tick, lead)) ask(opened, lead);
+    const float* action = opened.asked < 0 || lead ? planned(tick) : nullptr;
+    if (action == nullptr && next_.present) {
+        plan_.start(next_);
+        next_.present = false;
+        action = planned(tick);
+    }
+    if (action != nullptr) return finish(opened, NONE, action);
+    if (!asker_.request.present) {
+        // its action is too late: infer again
+        ask(opened, 0);
+    } else if (too_old(asker_.request.stamp_ns)) {
+        return finish(opened, ACTION_LATE, nullptr);
+    }
+    std::swap(open_, now_open_);
+    is_open_ = true;
+}
+
+// Tells whether an instruction is none.
+bool Servo::words_misfit() const {
+    const float* values = numbers_.data();
+    for (const NumberPort& port : settings_.ports) {
+        const int64_t count = int64_t(port.places.size());
+        if (port.last_word >= 0) {
+            for (int64_t i = 0; i < count; ++i)
+                if (!(values[i] >= 0.0f && values[i] <= float(port.last_word)) || std::rint(values[i]) != values[i])
+                    return true;
+            for (int64_t row = 0; port.first_is_none && row < count; row += port.row) {
+                bool any = false;
+                for (int64_t i = 0; i < port.row; ++i) any = any || values[row + i] > 0.0f;
+                if (!any) return true;
+            }
+        }
+        values += count;
+    }
+    return false;
+}
+
+// The chunk's action for a tick; null if there is none, or it is too late.
+const float* Servo::planned(int64_t tick) {
+    const int64_t index = plan_.index(tick);
+    if (index < 0) return nullptr;
+    const double age_s = double(clock_.now_ns() - plan_.chunk.stamp_ns) * 1e-9;
+    if (!in_time(settings_.limits, age_s, index, settings_.control_period_s)) {
+        plan_.drop();
+        ++plan_.expired;
+        return nullptr;
+    }
+    return plan_.action(index);
+}
+
+// Decides, sends and records a control tick.
+void Servo::finish(const OpenTick& opened, int64_t observed, const float* action) {
+    is_open_ = false;
+    const int64_t width = int64_t(settings_.limits.low.size());
+    const Verdict verdict = chain_.decide(observed, action, width);
+    int64_t cursor = 0;
+    if (action != nullptr && plan_.chunk.present) {
+        cursor = plan_.index(opened.tick) + 1;
+        if (asker_.request.present) ++asker_.request.executed;
+    }
+    commander_.send(verdict.mode, verdict.reason, chain_.sent());
+    int64_t waited_ns = asker_.take_round_trip();
+    if (observed & (ACTION_LATE | INFERENCE_FAILED) && asker_.request.present)
+        waited_ns = clock_.now_ns() - asker_.request.asked_ns;
+    write_record(opened, verdict, action, cursor, waited_ns);
+    lateness_us_.clear();
+    if (verdict.mode == ACTIVE) return;
+    const bool hung = observed & ACTION_LATE && asker_.request.present;
+    outdate();
+    if (verdict.mode == DAMP && !(observed & STOPPED)) {
+        commander_.settle();
+        note_damped(hung ? clock_.now_ns() - asker_.request.asked_ns : -1);
+        throw RunEnded{RecordKind::FAULT};
+    }
+}
+
+void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const float* action, int64_t cursor,
+                         int64_t waited_ns) {
+    const int64_t present = (action != nullptr ? 1 : 0) + (opened.observation.empty() ? 0 : 2);
+    const int64_t numbers[RECORD_NUMBERS] = {
+        int64_t(RecordKind::TICK),
+        serial_,
+        opened.tick,
+        opened.tick * settings_.period_ns,
+        opened.woke - (start_ + opened.tick * settings_.period_ns),
+        opened.age_ns,
+        opened.read_ns,
+        clock_.now_ns() - opened.woke,
+        waited_ns,
+        plan_.chunk.present ? plan_.chunk.decision : -1,
+        cursor,
+        verdict.mode,
+        verdict.reason,
+        opened.asked,
+        opened.committed,
+        present,
+    };
+    record_.assign(opened.observation.begin(), opened.observation.end());
+    if (action != nullptr) record_.insert(record_.end(), action, action + settings_.limits.low.size());
+    record_.insert(record_.end(), chain_.sent().begin(), chain_.sent().end());
+    for (size_t i = 0; i < settings_.cameras.size(); ++i) {
+        const CameraFrame frame = opened.complete ? opened.frames[i] : CameraFrame{};
+        const int64_t fields[4] = {frame.number, frame.stamp_ns, frame.episode, frame.checksum};
+        float bits[FRAME_FLOATS];
+        std::memcpy(bits, fields, sizeof bits);
+        record_.insert(record_.end(), bits, bits + FRAME_FLOATS);
+    }
+    record_.insert(record_.end(), lateness_us_.begin(), lateness_us_.end());
+    records_.write(numbers, record_);
+}
+
+void Servo::note_damped(int64_t hung_ns) {
+    fault_ = "{\"kind\": \"damped\", " + field("episode", serial_) + ", " + field("state_id", state_id_) + ", " +
+             field("hung_ns", hung_ns) + ", " + field("frozen", check_.frozen()) +
+             ", \"misfit\": " + (asker_.misfit ? "true" : "false") +
+             ", \"refused\": " + (asker_.refused.empty() ? "null" : asker_.refused) + "}";
+}
+
+// inference
+
+void Servo::gather(const OpenTick& opened) {
+    float* into = numbers_.data();
+    for (const NumberPort& port : settings_.ports)
+        for (int64_t place : port.places) *into++ = opened.observation[size_t(place)];
+}
+
+// Asks for the chunk of a tick's observation.
+void Servo::ask(OpenTick& opened, int64_t lead) {
+    gather(opened);
+    int64_t first = 0, count = 0;
+    if (!settings_.prefix.empty() && lead && plan_.chunk.present) {
+        first = opened.tick - plan_.chunk.zero_tick;
+        count = std::max<int64_t>(0, std::min(lead, plan_.length - first));
+    }
+    const int64_t due = settings_.wake_early ? start_ + plan_.due(opened.tick, lead) * settings_.period_ns : 0;
+    asker_.ask(opened, numbers_, plan_.chunk, first, count, lead, serial_, due);
+}
+
+// Takes the answer to the request, if it is there.
+void Servo::look() {
+    ChunkRequest request;
+    if (!asker_.answered(answer_, request)) return;
+    if (request.abandoned) {
+        if (is_open_) ask(open_, 0);
+        return;
+    }
+    if (AnswerKind(answer_.kind) == AnswerKind::CHUNK) return take(answer_, request);
+    asker_.refused = asker_.failure.read();
+    asker_.misfit = false;
+    if (!is_open_) return;
+    const int64_t failed = too_old(request.stamp_ns) ? ACTION_LATE : INFERENCE_FAILED;
+    finish(open_, AnswerKind(answer_.kind) == AnswerKind::REFUSED ? int64_t(OBS_IMPLAUSIBLE) : failed, nullptr);
+}
+
+// Places a chunk in time.
+void Servo::take(const Message& answer, const ChunkRequest& request) {
+    const int64_t now_tick = std::max<int64_t>(0, (clock_.now_ns() - start_) / settings_.period_ns);
+    if (answer.values.size() != taken_.actions.size()) throw std::runtime_error("a chunk has another length");
+    taken_.present = true;
+    taken_.actions.assign(answer.values.begin(), answer.values.end());
+    taken_.decision = request.decision;
+    taken_.stamp_ns = request.stamp_ns;
+    taken_.zero_tick = request.tick;
+    if (!is_open_) {
+        const int64_t takeover = request.tick + request.lead;
+        if (tick_ < takeover) {
+            next_ = taken_;
+            takeover_ = takeover;
+        } else {
+            plan_.start(taken_);
+        }
+        return;
+    }
+    const int64_t waiting = open_.tick;
+    // where nothing was executed since the request, the chunk begins now, however long it took
+    const int64_t index = request.executed ? std::min(waiting - request.tick, plan_.length - 1) : 0;
+    taken_.zero_tick = waiting - index;
+    plan_.start(taken_);
+    const double age_s = double(clock_.now_ns() - request.stamp_ns) * 1e-9;
+    const bool timely = in_time(settings_.limits, age_s, index, settings_.control_period_s);
+    finish(open_, timely ? NONE : ACTION_LATE, taken_.actions.data() + index * plan_.width);
+    misses_ += std::max<int64_t>(0, now_tick - waiting);
+    tick_ = std::max(tick_, now_tick);
+    if (plan_.chunk.present && !request.executed) {
+        taken_.zero_tick = tick_;
+        plan_.start(taken_);
+    }
+}
+
+// Gives up chunk and request: they are of a time before a bad tick.
+void Servo::outdate() {
+    plan_.drop();
+    next_.present = false;
+    if (asker_.request.present) asker_.request.abandoned = true;
+}
+
+// time
+
+// Sleeps until a deadline, and looks for an answer meanwhile if a tick waits for it.
+void Servo::wait(int64_t deadline) {
+    while (is_open_) {
+        const int64_t now = clock_.now_ns();
+        if (now >= deadline) return;
+        clock_.sleep_until(std::min(deadline, now + LOOK_NS));
+        look();
+    }
+    clock_.sleep_until(deadline);
+}
+
+void Servo::note_lateness(int64_t late_ns) {
+    if (int64_t(lateness_us_.size()) < settings_.most_lateness) lateness_us_.push_back(float(double(late_ns) * 1e-3));
+}
+
+// the supervisor
+
+void Servo::report(RecordKind kind, bool success) {
+    const Message* last = observer_.last();
+    std::string reasons;
+    for (int bit = 0; bit < REASONS; ++bit)
+        reasons += (bit ? ", " : "") + field(settings_.reasons[size_t(bit)].c_str(), chain_.reasons(bit));
+    summary_.write("{" + field("misses", misses_) + ", " + field("expired", plan_.expired) + ", " +
+                   field("ticks", chain_.ticks()) + ", " + field("held", chain_.modes(HOLD)) + ", " +
+                   field("damped", chain_.modes(DAMP)) + ", \"reasons\": {" + reasons + "}, " +
+                   field("made_up", last ? last->reason : 0) + ", " + field("lost_ns", last ? last->lost_ns : 0) +
+                   ", " + field("torn", observer_.torn()) + ", \"fault\": " + fault_ + "}");
+    const int64_t numbers[RECORD_NUMBERS] = {int64_t(kind), serial_, 0, success};
+    record_.clear();
+    records_.write(numbers, record_);
+}
+
+}  // namespace robotrl

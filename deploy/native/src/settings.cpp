@@ -1,0 +1,157 @@
+#include "settings.hpp"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "crc32.hpp"
+
+namespace robotrl {
+
+namespace {
+constexpr char MAGIC[] = "rrlblok1";
+constexpr size_t HEAD_BYTES = 24;
+}  // namespace
+
+BlockReader::BlockReader(const unsigned char* block, size_t size) : at_(block), end_(block + size) {
+    const unsigned char* head = take(HEAD_BYTES);
+    uint32_t checksum;
+    int64_t rest;
+    std::memcpy(&checksum, head + 8, sizeof checksum);
+    std::memcpy(&rest, head + 16, sizeof rest);
+    if (std::memcmp(head, MAGIC, 8) != 0 || rest != end_ - at_ || crc32(at_, size_t(rest)) != checksum)
+        throw std::runtime_error("the settings are damaged");
+}
+
+const unsigned char* BlockReader::take(size_t size) {
+    if (size > size_t(end_ - at_)) throw std::runtime_error("the settings end early");
+    const unsigned char* found = at_;
+    at_ += size;
+    return found;
+}
+
+int64_t BlockReader::whole() {
+    int64_t value;
+    std::memcpy(&value, take(8), 8);
+    return value;
+}
+
+double BlockReader::number() {
+    double value;
+    std::memcpy(&value, take(8), 8);
+    return value;
+}
+
+std::string BlockReader::text() {
+    const int64_t size = whole();
+    if (size < 0 || size > end_ - at_) throw std::runtime_error("the settings end early");
+    return std::string(reinterpret_cast<const char*>(take(size_t(size))), size_t(size));
+}
+
+std::vector<float> BlockReader::floats() {
+    const int64_t count = whole();
+    if (count < 0 || count > (end_ - at_) / 4) throw std::runtime_error("the settings end early");
+    std::vector<float> values(static_cast<size_t>(count));
+    if (count) std::memcpy(values.data(), take(size_t(count) * 4), size_t(count) * 4);
+    return values;
+}
+
+std::vector<int64_t> BlockReader::wholes() {
+    const int64_t count = whole();
+    if (count < 0 || count > (end_ - at_) / 8) throw std::runtime_error("the settings end early");
+    std::vector<int64_t> values(static_cast<size_t>(count));
+    if (count) std::memcpy(values.data(), take(size_t(count) * 8), size_t(count) * 8);
+    return values;
+}
+
+void BlockReader::end() const {
+    if (at_ != end_) throw std::runtime_error("the settings hold more than was read: expected one version of robotrl");
+}
+
+SafetyLimits read_limits(BlockReader& block) {
+    SafetyLimits limits;
+    limits.low = block.floats();
+    limits.high = block.floats();
+    limits.neutral = block.floats();
+    limits.max_step = block.floats();
+    limits.hold_last = block.whole() != 0;
+    limits.chooses = block.whole() != 0;
+    limits.bad_ticks_to_damp = block.whole();
+    limits.ramp_ticks = block.whole();
+    limits.max_observation_age_s = block.number();
+    const size_t width = limits.low.size();
+    if (limits.high.size() != width || limits.neutral.size() != width ||
+        (!limits.max_step.empty() && limits.max_step.size() != width))
+        throw std::runtime_error("the settings' limits have several lengths");
+    return limits;
+}
+
+Settings::Settings(const unsigned char* bytes, size_t size) {
+    BlockReader block(bytes, size);
+    for (int64_t* number :
+         {&servo_handle, &servo_bytes, &introduction_at, &summary_at, &text_bytes, &order_at, &ring_at, &slot_bytes,
+          &slots, &max_values, &robot_handle, &robot_bytes, &command_at, &max_action, &observation_at, &max_observation,
+          &inference_handle, &inference_bytes, &failure_at, &failure_bytes, &request_at, &max_request, &answer_at,
+          &max_chunk, &doorbell, &period_ns, &steps, &max_ticks, &max_age_ns, &chunk_length, &execute, &most_lead,
+          &reset_timeout_ns, &supervisor_timeout_ns, &idle_timeout_ns, &most_lateness, &observation_size})
+        *number = block.whole();
+    servo_magic = block.text();
+    robot_magic = block.text();
+    inference_magic = block.text();
+    control_period_s = block.number();
+    inference_s = block.number();
+    for (bool* flag : {&linear, &dry_run, &wake_early, &fifo}) *flag = block.whole() != 0;
+    action = block.wholes();
+    for (int64_t left = block.whole(); left > 0; --left) {
+        NumberPort port;
+        port.places = block.wholes();
+        port.plausible.low = block.floats();
+        port.plausible.high = block.floats();
+        port.last_word = block.whole();
+        port.first_is_none = block.whole() != 0;
+        port.row = block.whole();
+        ports.push_back(port);
+    }
+    for (int64_t left = block.whole(); left > 0; --left) {
+        CameraPlace camera{};
+        camera.offset = block.whole();
+        camera.slot_bytes = block.whole();
+        camera.slots = block.whole();
+        cameras.push_back(camera);
+    }
+    for (int64_t left = block.whole(); left > 0; --left) {
+        const bool mask = block.whole() != 0;
+        prefix.push_back({mask, block.whole()});
+    }
+    for (int64_t left = block.whole(); left > 0; --left) {
+        WatchedInput input{};
+        input.camera = block.whole() != 0;
+        input.index = block.whole();
+        input.max_still_s = block.number();
+        watched.push_back(input);
+    }
+    limits = read_limits(block);
+    for (int64_t left = block.whole(); left > 0; --left) reasons.push_back(block.text());
+    block.end();
+    check();
+}
+
+void Settings::check() const {
+    const auto refuse = [](const char* why) { throw std::runtime_error(std::string("the settings: ") + why); };
+    if (period_ns < 1 || steps < 1 || chunk_length < 1 || execute < 1 || slots < 1) refuse("a time is below 1");
+    if (reasons.size() != size_t(REASONS)) refuse("another number of reasons");
+    for (int64_t place : action)
+        if (place < 0 || place >= int64_t(limits.low.size())) refuse("an action element beyond the last");
+    for (const NumberPort& port : ports) {
+        for (int64_t place : port.places)
+            if (place < 0 || place >= observation_size) refuse("an observation element beyond the last");
+        if (!port.plausible.low.empty() && (port.plausible.low.size() != port.places.size() ||
+                                            port.plausible.high.size() != port.places.size()))
+            refuse("a plausible range of another length");
+        if (port.row < 1) refuse("an observation without a row");
+    }
+    for (const WatchedInput& input : watched)
+        if (input.index < 0 || input.index >= int64_t(input.camera ? cameras.size() : ports.size()))
+            refuse("a watched input beyond the last");
+}
+
+}  // namespace robotrl

@@ -1,0 +1,212 @@
+"""The whole C++ servo against the Python one, on a simulated clock: every record, command and request, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tests.kits.deploy_kit as kit
+from robotrl.deploy.bundle.manifest import Manifest, parse, sealed
+from robotrl.deploy.control.safety import Reason
+from robotrl.deploy.inference.link import AnswerKind
+from robotrl.deploy.native.lockstep import LockstepCfg, LockstepResult, run_in_lockstep
+from robotrl.deploy.robots.channel import Message
+from robotrl.deploy.robots.driver import TimedObservation
+from robotrl.deploy.servo.link import RecordKind
+from tests.kits import camera_policy, serve_kit
+from tests.kits.camera_cart import make as make_camera_cart
+from tests.kits.deploy_cart import Cart
+
+
+class FaultyCart(Cart):
+    """A cart whose readings are, now and then, not finite, far off, late, from the future or the same as before."""
+
+    def __init__(self, seed: int, rate: float) -> None:
+        super().__init__(seed)
+        self.rng, self.rate = np.random.default_rng(seed), rate
+
+    def observe(self) -> Any:
+        found = super().observe()
+        if self.rng.random() >= self.rate:
+            return found
+        kind = int(self.rng.integers(4))
+        if kind == 0:
+            found["state"][int(self.rng.integers(4))] = self.rng.choice([np.nan, np.inf, -np.inf])
+        elif kind == 1:
+            found["state"][0] = np.float32(1e6)
+        elif kind == 2:
+            # of the past, or of the future of any simulated time
+            return TimedObservation(found, int(self.rng.choice([1_000_000, 1 << 60])))
+        else:
+            found["touch"] = np.zeros(0, np.float32)
+        return found
+
+    def success(self) -> bool:
+        return False
+
+
+Infer = Callable[[Message], tuple[Message, int] | None]
+
+
+def scripted(manifest: Manifest, seed: int, slow: float, wrong: float) -> Infer:
+    """Answers of an inference that is quick or slow, and fails or says nonsense now and then."""
+    rng = np.random.default_rng(seed)
+    period_ns = manifest.timing.control_period_s * 1e9
+    size = manifest.timing.chunk_length * len(manifest.action.names)
+
+    def infer(request: Message) -> tuple[Message, int] | None:
+        spent = int(period_ns * (rng.uniform(0, 6) if rng.random() < slow else rng.uniform(0, 0.3)))
+        values = rng.uniform(-3, 3, size).astype(np.float32)
+        kind = AnswerKind.CHUNK
+        if rng.random() < wrong:
+            values[int(rng.integers(size))] = rng.choice(np.float32([np.nan, np.inf, 1e38, -0.0]))
+            if rng.random() < 0.5:
+                kind, values = (AnswerKind.REFUSED, AnswerKind.FAILED)[int(rng.integers(2))], values[:0]
+            elif rng.random() < 0.05:
+                return None
+        return request._replace(kind=int(kind), lost_ns=spent, mode=0, values=values), spent
+
+    return infer
+
+
+def bits(found: LockstepResult) -> dict[str, list[Any]]:
+    """All that a servo wrote, comparable."""
+    return {
+        "records": [(r.numbers, r.values.tobytes()) for r in found.records],
+        "commands": [(c[:-1], c.values.tobytes()) for c in found.commands],
+        "requests": [(r[:-1], r.values.tobytes()) for r in found.requests],
+        "summary": [found.summary],
+    }
+
+
+def both(
+    manifest: Manifest,
+    robot: Callable[[], Any],
+    infer: Callable[[], Infer],
+    cfg: LockstepCfg,
+    late: float = 0.0,
+    seed: int = 0,
+    episodes: int = 2,
+) -> LockstepResult:
+    """Run both servos, and compare; the result of the Python one."""
+
+    def lateness() -> Callable[[], int]:
+        rng = np.random.default_rng(seed)
+        period_ns = manifest.timing.control_period_s * 1e9
+        return lambda: int(rng.uniform(0, 3) * period_ns if rng.random() < late else rng.integers(0, 100_000))
+
+    ours, theirs = (
+        run_in_lockstep(kind, manifest, robot(), infer(), range(1100, 1100 + episodes), cfg, lateness())
+        for kind in ("python", "native")
+    )
+    wanted, found = bits(ours), bits(theirs)
+    for what, rows in wanted.items():
+        for i, (row, other) in enumerate(zip(rows, found[what], strict=False)):
+            assert row == other, f"{what} {i}"
+        assert len(rows) == len(found[what]), what
+    return ours
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return parse((kit.made("goal", tmp_path_factory.getbasetemp())[0] / "manifest.json").read_bytes())
+
+
+def variant(manifest: Manifest, rng: np.random.Generator) -> Manifest:
+    """Another interpolation, way to hold, blend-in, limit of steps, patience and number of executed actions."""
+    timing = replace(
+        manifest.timing,
+        interpolation=("hold", "linear")[int(rng.integers(2))],
+        execute=int(rng.integers(1, manifest.timing.chunk_length + 1)),
+        max_observation_age_s=float(rng.choice([0.04, 0.1, 0.2])),
+    )
+    kind = ("delta", "position")[int(rng.integers(2))]
+    safety = replace(
+        manifest.safety,
+        hold="last" if kind == "position" else "neutral",
+        ramp_in_s=float(rng.choice([0.0, 0.1])),
+        max_step=None if rng.random() < 0.5 else (0.5, 0.25),
+        bad_ticks_to_damp=int(rng.choice([3, 1000])),
+    )
+    action = replace(manifest.action, kind=kind)
+    return sealed(replace(manifest, timing=timing, safety=safety, action=action))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_servos_write_the_same_bits_whatever_happens(manifest: Manifest, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    made = variant(manifest, rng)
+    rate, slow, wrong, late = (float(rng.choice(odds)) for odds in ([0, 0.02], [0, 0.1, 1.0], [0, 0.1], [0, 0.02]))
+    cfg = LockstepCfg(
+        steps=int(rng.choice([1, 4, 5])), limit_s=0.6, inference_s=float(rng.choice([0.0, 0.03])), dry_run=seed % 5 == 4
+    )
+    both(made, lambda: FaultyCart(seed, rate), lambda: scripted(made, seed, slow, wrong), cfg, late, seed)
+
+
+def test_a_calm_run_is_all_active_and_succeeds(manifest: Manifest) -> None:
+    """The policy's own actions, so that the test would notice a servo that holds all the time."""
+    push = np.zeros((manifest.timing.chunk_length, 2), np.float32)
+
+    def infer(request: Message) -> tuple[Message, int]:
+        pos, vel, goal = request.values[0], request.values[1], request.values[2]
+        push[:, 0] = np.clip(12.0 * (goal - pos) - 6.0 * vel, -2, 2)
+        return request._replace(kind=int(AnswerKind.CHUNK), values=push.ravel()), 1_000_000
+
+    patient = sealed(replace(manifest, timing=replace(manifest.timing, max_observation_age_s=0.2)))
+    found = both(patient, lambda: Cart(0), lambda: infer, LockstepCfg(limit_s=2.0), episodes=2)
+    assert found.successes == [True] * 2
+    ticks = [r for r in found.records if r.numbers[0] == RecordKind.TICK]
+    assert len(ticks) > 50 and {r.numbers[11] for r in ticks} == {0}
+
+
+def test_a_hung_inference_is_held_then_damped_with_the_same_facts(manifest: Manifest) -> None:
+    answers = iter(range(10))
+
+    def infer(request: Message) -> tuple[Message, int] | None:
+        size = manifest.timing.chunk_length * 2
+        values = np.full(size, 0.5, np.float32)
+        return None if next(answers) >= 4 else (request._replace(kind=int(AnswerKind.CHUNK), values=values), 1_000_000)
+
+    def fresh() -> Infer:
+        nonlocal answers
+        answers = iter(range(10))
+        return infer
+
+    found = both(manifest, lambda: Cart(0), fresh, LockstepCfg(limit_s=2.0))
+    assert found.records[-1].numbers[0] == RecordKind.FAULT
+    fault = found.summary["fault"]
+    assert isinstance(fault, dict) and fault["kind"] == "damped" and fault["hung_ns"] > 0
+    last = [r for r in found.records if r.numbers[0] == RecordKind.TICK][-1]
+    assert Reason(last.numbers[12]) & Reason.ACTION_LATE and last.numbers[11] == 2
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_committed_actions_are_the_same(tmp_path: Path, seed: int) -> None:
+    bundle = serve_kit.committed_bundle(tmp_path)
+    made = parse((bundle / "manifest.json").read_bytes())
+    made = sealed(replace(made, timing=replace(made.timing, max_observation_age_s=0.3)))
+    found = both(
+        made,
+        lambda: FaultyCart(seed, 0.0),
+        lambda: scripted(made, seed, 1.0, 0.0),
+        LockstepCfg(limit_s=1.5, inference_s=0.03),
+        seed=seed,
+    )
+    assert any(r.numbers[14] > 0 for r in found.records), "some requests hold committed actions"
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_cameras_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool) -> None:
+    """Frames come more rarely than numbers; then the camera is silent, or shows the same again and again."""
+    monkeypatch.setenv("CAMERA_SILENT_AT" if silent else "CAMERA_STUCK_AT", "150")
+    made = parse((camera_policy.bundle(tmp_path) / "manifest.json").read_bytes())
+    found = both(
+        made, lambda: make_camera_cart(0), lambda: scripted(made, 0, 0.1, 0.0), LockstepCfg(limit_s=1.0), episodes=1
+    )
+    reasons = Reason(int(np.bitwise_or.reduce([r.numbers[12] for r in found.records])))
+    assert reasons & (Reason.OBS_STALE if silent else Reason.OBS_FROZEN)
