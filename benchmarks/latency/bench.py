@@ -2,8 +2,8 @@
 
 A loop without pauses underestimates latency: at 20 Hz the processor has slept and its caches are cold at each tick.
 Therefore each tick waits for its deadline, as in control; the routes alternate in one run, on one thread. All map an
-observation and given noise to clipped actions; drawing the noise is not measured. The times of the C++ loop and of the C++ engine
-are measured inside C++; our controller, in Python, runs on onnxruntime and on the C++ engine.
+observation and given noise to clipped actions; drawing the noise is not measured. The times of the C++ loop and of the
+C++ engine are measured inside C++; our controller, in Python, runs on onnxruntime and on the C++ engine.
 """
 
 from __future__ import annotations
