@@ -31,6 +31,7 @@ BENCHES = {
     "latency": "latency.bench",
     "locomotion": "locomotion.bench",
     "offpolicy": "offpolicy.bench",
+    "parity": "parity.bench",
     "planner": "planner.bench",
     "ppo": "ppo.bench",
     "quickstart": "quickstart.bench",

@@ -1,7 +1,8 @@
 """Build of the native runtime: one program and two libraries, compiled by g++ into the user's cache.
 
 The folder's name is a hash of sources, flags, compiler and processor, so that an update of any of them builds anew and
-a home directory may be shared by machines.
+a home directory may be shared by machines. A computer without a compiler takes a folder that was built on another of
+the same processor: `$ROBOTRL_NATIVE` names it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import NamedTuple
 from robotrl.errors import ConfigError
 from robotrl.utils.compiled_cache import cache_folder, processor_features
 
+GIVEN = "ROBOTRL_NATIVE"
+"""Environment variable: a folder that was built before, in the place of a compiler."""
+_STAMP = "sources.sha256"
 SOURCES = Path(__file__).with_name("src")
 FLAGS = ("-std=c++17", "-march=native", "-fPIC", "-Wall", "-Wextra")
 """Flags of every unit. Nowhere -ffast-math: it removes the tests for NaN."""
@@ -53,8 +57,12 @@ def native_runtime() -> NativeRuntime:
     """The files of the native runtime, compiled if they are not in the cache.
 
     Raises:
-        ConfigError: there is no compiler, it failed, or the cache cannot be written.
+        ConfigError: there is no compiler, it failed, or the cache cannot be written; `$ROBOTRL_NATIVE` names a folder
+            that was not built from this version.
     """
+    given = os.environ.get(GIVEN, "")
+    if given:
+        return _given(Path(given))
     compiler = _compiler()
     root = cache_folder()
     if root is None:
@@ -71,7 +79,35 @@ def native_runtime() -> NativeRuntime:
                 # another process has built the same meanwhile
                 if not folder.is_dir():
                     raise
+    return _files(folder)
+
+
+def _files(folder: Path) -> NativeRuntime:
     return NativeRuntime(folder / _file("engine"), folder / _file("servo"), folder / _file("conformance"))
+
+
+def _given(folder: Path) -> NativeRuntime:
+    """The files of a folder that was built elsewhere.
+
+    Raises:
+        ConfigError: it is none, or of other sources.
+    """
+    try:
+        built_from = (folder / _STAMP).read_text()
+    except OSError as error:
+        raise ConfigError(f"{GIVEN} is {str(folder)!r}: expected a folder that robotrl build native made") from error
+    if built_from != _sources():
+        raise ConfigError(f"{GIVEN} is {str(folder)!r}: built by another version of robotrl, expected this one")
+    return _files(folder)
+
+
+def _sources() -> str:
+    """Hash of the sources."""
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        if source.suffix in (".cpp", ".hpp"):
+            digest.update(f"\0{source.name}\0".encode() + source.read_bytes())
+    return digest.hexdigest()
 
 
 def _file(part: str) -> str:
@@ -97,11 +133,7 @@ def _compiler() -> list[str]:
 def _key(compiler: list[str]) -> str:
     asked = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
     words = [*compiler, asked.stdout, *FLAGS, *FAST, *EXACT, repr(_BUILT), platform.machine(), processor_features()]
-    digest = hashlib.sha256("\0".join(words).encode())
-    for source in sorted(SOURCES.iterdir()):
-        if source.suffix in (".cpp", ".hpp"):
-            digest.update(f"\0{source.name}\0".encode() + source.read_bytes())
-    return digest.hexdigest()[:24]
+    return hashlib.sha256("\0".join([*words, _sources()]).encode()).hexdigest()[:24]
 
 
 def _compile(compiler: list[str], folder: Path) -> None:
@@ -119,6 +151,7 @@ def _compile(compiler: list[str], folder: Path) -> None:
         _run([*compiler, *kind, *objects, "-o", str(folder / _file(part))], _file(part))
     for made in folder.glob("*.o"):
         made.unlink()
+    (folder / _STAMP).write_text(_sources())
 
 
 def _run(command: list[str], what: str) -> None:

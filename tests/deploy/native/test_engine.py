@@ -215,6 +215,22 @@ def test_a_missing_or_failing_compiler_is_one_clear_error(monkeypatch: pytest.Mo
     assert list((tmp_path / "cache" / "robotrl").iterdir()) == []
 
 
+def test_a_computer_without_a_compiler_takes_a_build_of_this_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built = build.native_runtime()
+    copied = Path(shutil.copytree(built.engine.parent, tmp_path / "native"))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("ROBOTRL_NATIVE", str(copied))
+    assert build.native_runtime().servo == copied / built.servo.name
+    (copied / "sources.sha256").write_text("of another version")
+    with pytest.raises(ConfigError, match=r"ROBOTRL_NATIVE is .*: built by another version of robotrl"):
+        build.native_runtime()
+    monkeypatch.setenv("ROBOTRL_NATIVE", str(tmp_path))
+    with pytest.raises(ConfigError, match="expected a folder that robotrl build native made"):
+        build.native_runtime()
+
+
 def test_a_graph_of_the_session_is_checked_like_onnxruntimes(flow: Path) -> None:
     bundle = open_bundle(flow)
     native, usual = NativeSession(bundle), GraphSession(bundle.graph, bundle.manifest)
