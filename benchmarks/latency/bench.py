@@ -57,7 +57,7 @@ class Route(NamedTuple):
 
 def run(quick: bool = False) -> dict[str, Figure]:
     """Measure all routes at all rates."""
-    seconds, rounds = (0.5, 2) if quick else (2.0, 7)
+    seconds, rounds = (0.5, 2) if quick else (2.0, 5)
     figures: dict[str, Figure] = {}
     with tempfile.TemporaryDirectory() as folder, steady():
         routes = _with_cold(_ways(Path(folder)))

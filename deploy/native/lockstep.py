@@ -47,6 +47,7 @@ class LockstepCfg:
         limit_s: time limit of an episode.
         inference_s: duration of an inference that the servo expects at the start.
         dry_run: the robot is held.
+        accept_start: episodes may begin outside the poses that training saw.
         site: limits of the robot's site.
     """
 
@@ -54,6 +55,7 @@ class LockstepCfg:
     limit_s: float = 5.0
     inference_s: float = 0.0
     dry_run: bool = False
+    accept_start: bool = False
     site: SiteLimits | None = None
 
 
@@ -181,6 +183,7 @@ class _World:
             inference_s=self.cfg.inference_s,
             site=None if site is None else site.to_bytes().decode(),
             dry_run=self.cfg.dry_run,
+            accept_start=self.cfg.accept_start,
         )
 
     # the clock

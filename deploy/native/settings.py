@@ -14,6 +14,7 @@ import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest, Port
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
+from robotrl.deploy.bundle.plausible import start_ranges
 from robotrl.deploy.control.safety import Reason, SafetyLimits
 from robotrl.deploy.inference import link as inference_link
 from robotrl.deploy.robots import link as robot_link
@@ -23,7 +24,7 @@ from robotrl.deploy.servo.records import most_lateness
 from robotrl.deploy.servo.ring import slot_bytes, slot_count
 from robotrl.deploy.servo.settings import IDLE_TIMEOUT_S, RESET_TIMEOUT_S, SUPERVISOR_TIMEOUT_S, ServoCfg
 from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES
-from robotrl.spec import is_picture
+from robotrl.spec import is_picture, overlap_weights
 
 MAGIC = b"rrlblok1"
 _HEAD = struct.Struct("<8sI4xq")
@@ -104,19 +105,22 @@ def servo_block(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotIn
     _write_links(out, cfg)
     period_ns = round(timing.control_period_s * 1e9)
     most_lead = timing.chunk_length - 1
-    if timing.rtc_mode == "trained":
+    if timing.rtc_mode != "none":
         most_lead = min(most_lead, timing.rtc_max_delay_steps)
+    guided = timing.rtc_mode == "guided"
     out.wholes(period_ns, cfg.steps, max(1, round(cfg.limit_s * 1e9 / period_ns)))
-    out.wholes(round(limits.max_observation_age_s * 1e9), timing.chunk_length, timing.execute, most_lead)
+    out.wholes(round(limits.max_observation_age_s * 1e9), timing.chunk_length, timing.execute)
+    out.wholes(1 if guided else 0, most_lead, timing.rtc_max_delay_steps)
     out.wholes(*(round(limit_s * 1e9) for limit_s in (RESET_TIMEOUT_S, SUPERVISOR_TIMEOUT_S, IDLE_TIMEOUT_S)))
     out.wholes(most_lateness(cfg.steps), wiring.observation_size)
     for magic in (servo_link.MAGIC, robot_link.MAGIC, inference_link.MAGIC):
         out.text(magic)
     out.numbers(timing.control_period_s, cfg.inference_s)
-    out.wholes(timing.interpolation == "linear", cfg.dry_run, cfg.wake_early, cfg.fifo)
+    out.wholes(timing.interpolation == "linear", cfg.dry_run, cfg.wake_early, cfg.fifo, cfg.accept_start)
+    out.wholes(timing.rtc_mode == "trained", guided)
     out.places(wiring.action)
     ports = {port.name: port for port in manifest.observations if not is_picture(port.spec)}
-    _write_ports(out, ports, wiring, limits)
+    _write_ports(out, manifest, ports, wiring, limits)
     cameras = cameras_of(info.observation_spec, memoryview(b""), robot_link.CAMERAS_AT)
     out.wholes(len(wiring.cameras))
     for key in wiring.cameras:
@@ -124,6 +128,9 @@ def servo_block(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotIn
     out.wholes(len(manifest.prefix))
     for port in manifest.prefix:
         out.wholes(port.role == "prefix_mask", math.prod(port.shape))
+    steps = timing.rtc_max_delay_steps if guided else 0
+    rows = [overlap_weights(min(d, n), n, steps) for d in range(steps + 1) for n in range(steps + 1)]
+    out.floats(np.asarray(rows, np.float32))
     out.watched(limits, list(ports), list(wiring.cameras))
     out.limits(limits)
     names = [str(reason.name).lower() for reason in Reason]
@@ -152,13 +159,18 @@ def _handle(name: str) -> int:
     return int(name.removeprefix("fd:"))
 
 
-def _write_ports(out: BlockWriter, ports: Mapping[str, Port], wiring: Wiring, limits: SafetyLimits) -> None:
+def _write_ports(
+    out: BlockWriter, manifest: Manifest, ports: Mapping[str, Port], wiring: Wiring, limits: SafetyLimits
+) -> None:
     """The observations of numbers, in the bundle's order."""
     out.wholes(len(ports))
+    envelope = {key: (low, high) for key, low, high in start_ranges(manifest.safety.start, manifest.observations)}
     for name, port in ports.items():
         out.places(wiring.observations[name])
         out.plausible(limits, name, port.shape)
         out.wholes(len(port.words) - 1, bool(port.words) and not port.words[0], port.shape[-1] if port.shape else 1)
+        for side in envelope.get(name, (None, None)):
+            out.floats([] if side is None else side)
 
 
 def chain_block(limits: SafetyLimits, shapes: Mapping[str, tuple[int, ...]], cameras: list[str]) -> bytes:

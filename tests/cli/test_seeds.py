@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from robotrl.cli.commands.seeds import summary
 from robotrl.cli.main import main
+from robotrl.cli.seeds import summary
 from robotrl.run.directory import Run
 from robotrl.run.logs import read_scalars
 from tests.kits.commands import REACH_PPO

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 
@@ -36,7 +37,7 @@ Servo::Servo(const Settings& settings, Clock& clock, int64_t (*parent)())
       check_(settings.limits, settings.ports, settings.watched),
       latency_(settings.inference_s),
       asker_(settings, inference_memory_, latency_, clock),
-      plan_(settings.chunk_length, settings.execute, int64_t(settings.limits.low.size())) {
+      plan_(settings.chunk_length, settings.execute, int64_t(settings.limits.low.size()), settings.guided) {
     const size_t chunk = size_t(settings.chunk_length) * settings.limits.low.size();
     next_.actions.resize(chunk);
     taken_.actions.resize(chunk);
@@ -130,12 +131,37 @@ void Servo::reset_robot() {
             commander_.reset();
         }
         missing = observer_.missing(serial_);
-        if (missing == Observer::NOTHING) return;
+        if (missing == Observer::NOTHING) return check_start();
         if (order(order_)) throw RunEnded{RecordKind::STOPPED};
         clock_.sleep(IDLE_NS);
     }
     fault_ = "{\"kind\": \"reset\", " + field("episode", serial_) + ", " + field("missing", missing) + "}";
     throw RunEnded{RecordKind::FAULT};
+}
+
+// Refuses a hand-over outside the poses that training saw.
+void Servo::check_start() {
+    observer_.open_tick(now_open_, 0, clock_.now_ns(), serial_);
+    if (settings_.accept_start || !now_open_.complete) return;
+    gather(now_open_);
+    const float* values = numbers_.data();
+    for (size_t p = 0; p < settings_.ports.size(); ++p) {
+        const NumberPort& port = settings_.ports[p];
+        const int64_t count = int64_t(port.places.size());
+        // element by element, and each from its oldest row on; numbers that are not finite are left to the safety chain
+        for (size_t element = 0; element < port.start_low.size(); ++element)
+            for (int64_t at = int64_t(element); at < count; at += port.row) {
+                const float value = values[at];
+                if (!std::isfinite(value) || (value >= port.start_low[element] && value <= port.start_high[element]))
+                    continue;
+                char number[40];
+                std::snprintf(number, sizeof number, "%.17g", double(value));
+                fault_ = "{\"kind\": \"start\", " + field("episode", serial_) + ", " + field("state_id", state_id_) +
+                         ", " + field("port", int64_t(p)) + ", " + field("at", at) + ", \"value\": " + number + "}";
+                throw RunEnded{RecordKind::FAULT};
+            }
+        values += count;
+    }
 }
 
 bool Servo::steps() {
@@ -209,7 +235,8 @@ void Servo::control(int64_t tick, int64_t woke) {
         plan_.start(next_);
         next_.present = false;
     }
-    const int64_t lead = lead_ticks(latency_.p95_ns(), settings_.period_ns, settings_.most_lead);
+    const int64_t lead = std::max(settings_.least_lead,
+                                  lead_ticks(latency_.p95_ns(), settings_.period_ns, settings_.most_lead));
     if (!asker_.request.present && !next_.present && plan_.wants(tick, lead)) ask(opened, lead);
     const float* action = opened.asked < 0 || lead ? planned(tick) : nullptr;
     if (action == nullptr && next_.present) {
@@ -253,7 +280,7 @@ const float* Servo::planned(int64_t tick) {
     const int64_t index = plan_.index(tick);
     if (index < 0) return nullptr;
     const double age_s = double(clock_.now_ns() - plan_.chunk.stamp_ns) * 1e-9;
-    if (!in_time(settings_.limits, age_s, index, settings_.control_period_s)) {
+    if (!in_time(settings_.limits, age_s, plan_.chunk.delay + index, settings_.control_period_s)) {
         plan_.drop();
         ++plan_.expired;
         return nullptr;
@@ -340,13 +367,16 @@ void Servo::gather(const OpenTick& opened) {
 // Asks for the chunk of a tick's observation.
 void Servo::ask(OpenTick& opened, int64_t lead) {
     gather(opened);
-    int64_t first = 0, count = 0;
+    const float* planned = nullptr;
+    int64_t count = 0;
     if (!settings_.prefix.empty() && lead && plan_.chunk.present) {
-        first = opened.tick - plan_.chunk.zero_tick;
-        count = std::max<int64_t>(0, std::min(lead, plan_.length - first));
+        const int64_t first = opened.tick - plan_.chunk.zero_tick;
+        count = std::max<int64_t>(0, std::min(settings_.most_planned, plan_.length - first));
+        planned = plan_.action(first);
     }
-    const int64_t due = settings_.wake_early ? start_ + plan_.due(opened.tick, lead) * settings_.period_ns : 0;
-    asker_.ask(opened, numbers_, plan_.chunk, first, count, lead, serial_, due);
+    const int64_t delay = settings_.trained ? std::min(lead, count) : 0;
+    const int64_t due = start_ + plan_.due(opened.tick, lead, delay) * settings_.period_ns;
+    asker_.ask(opened, numbers_, planned, count, lead, serial_, settings_.wake_early ? due : 0);
 }
 
 // Takes the answer to the request, if it is there.
@@ -373,7 +403,9 @@ void Servo::take(const Message& answer, const ChunkRequest& request) {
     taken_.actions.assign(answer.values.begin(), answer.values.end());
     taken_.decision = request.decision;
     taken_.stamp_ns = request.stamp_ns;
-    taken_.zero_tick = request.tick;
+    const int64_t zero_tick = request.tick + request.delay;
+    taken_.zero_tick = zero_tick;
+    taken_.delay = request.delay;
     if (!is_open_) {
         const int64_t takeover = request.tick + request.lead;
         if (tick_ < takeover) {
@@ -386,11 +418,12 @@ void Servo::take(const Message& answer, const ChunkRequest& request) {
     }
     const int64_t waiting = open_.tick;
     // where nothing was executed since the request, the chunk begins now, however long it took
-    const int64_t index = request.executed ? std::min(waiting - request.tick, plan_.length - 1) : 0;
+    const int64_t index =
+        request.executed ? std::min(std::max<int64_t>(0, waiting - zero_tick), plan_.length - 1) : 0;
     taken_.zero_tick = waiting - index;
     plan_.start(taken_);
     const double age_s = double(clock_.now_ns() - request.stamp_ns) * 1e-9;
-    const bool timely = in_time(settings_.limits, age_s, index, settings_.control_period_s);
+    const bool timely = in_time(settings_.limits, age_s, request.delay + index, settings_.control_period_s);
     finish(open_, timely ? NONE : ACTION_LATE, taken_.actions.data() + index * plan_.width);
     misses_ += std::max<int64_t>(0, now_tick - waiting);
     tick_ = std::max(tick_, now_tick);

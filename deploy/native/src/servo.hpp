@@ -89,16 +89,16 @@ class Commander {
 // A request under way.
 struct ChunkRequest {
     bool present = false, abandoned = false;
-    int64_t serial = 0, decision = -1, tick = 0, stamp_ns = 0, asked_ns = 0, lead = 0, executed = 0;
+    int64_t serial = 0, decision = -1, tick = 0, stamp_ns = 0, asked_ns = 0, lead = 0, delay = 0, executed = 0;
 };
 
 // Asks for chunks: at most one request is under way, and none is waited for.
 class Asker {
    public:
     Asker(const Settings& settings, const SharedMemory& inference, Latency& latency, Clock& clock);
-    // Writes a request for a tick's observation, with the committed actions of the chunk from `first` on.
-    void ask(OpenTick& opened, const std::vector<float>& numbers, const Chunk& chunk, int64_t first, int64_t count,
-             int64_t lead, int64_t episode, int64_t due_ns);
+    // Writes a request for a tick's observation; `planned` are the `count` actions of the last chunk from the tick on.
+    void ask(OpenTick& opened, const std::vector<float>& numbers, const float* planned, int64_t count, int64_t lead,
+             int64_t episode, int64_t due_ns);
     // Takes the answer to the request under way; false if there is none yet.
     bool answered(Message& answer, ChunkRequest& request);
     int64_t take_round_trip();
@@ -133,6 +133,7 @@ class Servo {
     void check_silence(int64_t silent_ns);
     void episode(const Message& order);
     void reset_robot();
+    void check_start();
     bool steps();
     int64_t deadline(int64_t step) const { return start_ + step * settings_.period_ns / settings_.steps; }
     bool ended(int64_t tick);

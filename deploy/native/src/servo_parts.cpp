@@ -169,12 +169,13 @@ Asker::Asker(const Settings& settings, const SharedMemory& inference, Latency& l
     reserve(message_, settings.max_request);
 }
 
-void Asker::ask(OpenTick& opened, const std::vector<float>& numbers, const Chunk& chunk, int64_t first, int64_t count,
-                int64_t lead, int64_t episode, int64_t due_ns) {
+void Asker::ask(OpenTick& opened, const std::vector<float>& numbers, const float* planned, int64_t count, int64_t lead,
+                int64_t episode, int64_t due_ns) {
+    const int64_t committed = std::min(lead, count);
     ++serial_;
     ++decision_;
     opened.asked = decision_;
-    opened.committed = count;
+    opened.committed = committed;
     refused.clear();
     misfit = false;
     request = ChunkRequest{};
@@ -185,21 +186,27 @@ void Asker::ask(OpenTick& opened, const std::vector<float>& numbers, const Chunk
     request.stamp_ns = opened.stamp_ns;
     request.asked_ns = clock_.now_ns();
     request.lead = lead;
+    request.delay = settings_.trained ? committed : 0;
     message_.stamp_ns = opened.stamp_ns;
     message_.tick = serial_;
     message_.episode = episode;
     message_.state_id = decision_;
-    message_.mode = count > 0;
+    message_.mode = committed > 0;
     message_.lost_ns = due_ns;
     message_.values.assign(numbers.begin(), numbers.end());
-    if (count > 0) {
-        const int64_t width = int64_t(settings_.limits.low.size());
+    if (committed > 0) {
+        const int64_t width = int64_t(settings_.limits.low.size()), steps = settings_.most_planned;
+        // a guided sampler knows all that is planned, and weighs it; any other one what is committed
+        const int64_t within = std::min(count, steps), known = settings_.guided ? within : std::min(within, committed);
+        const float* weights = nullptr;
+        if (settings_.guided)
+            weights = settings_.overlap.data() + (std::min(committed, known) * (steps + 1) + known) * steps;
         for (const PrefixPort& port : settings_.prefix)
-            for (int64_t i = 0; i < port.size; ++i) {
-                const bool known = i < (port.mask ? count : count * width);
-                const float value = port.mask ? 1.0f : known ? chunk.actions[size_t(first * width + i)] : 0.0f;
-                message_.values.push_back(known ? value : 0.0f);
-            }
+            for (int64_t i = 0; i < port.size; ++i)
+                if (port.mask)
+                    message_.values.push_back(weights ? (i < steps ? weights[i] : 0.0f) : i < known ? 1.0f : 0.0f);
+                else
+                    message_.values.push_back(i < known * width ? planned[i] : 0.0f);
     }
     for (const CameraFrame& frame : opened.frames) {
         float bits[2];

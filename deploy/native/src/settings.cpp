@@ -91,7 +91,8 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
          {&servo_handle, &servo_bytes, &introduction_at, &summary_at, &text_bytes, &order_at, &ring_at, &slot_bytes,
           &slots, &max_values, &robot_handle, &robot_bytes, &command_at, &max_action, &observation_at, &max_observation,
           &inference_handle, &inference_bytes, &failure_at, &failure_bytes, &request_at, &max_request, &answer_at,
-          &max_chunk, &doorbell, &period_ns, &steps, &max_ticks, &max_age_ns, &chunk_length, &execute, &most_lead,
+          &max_chunk, &doorbell, &period_ns, &steps, &max_ticks, &max_age_ns, &chunk_length, &execute, &least_lead, &most_lead,
+          &most_planned,
           &reset_timeout_ns, &supervisor_timeout_ns, &idle_timeout_ns, &most_lateness, &observation_size})
         *number = block.whole();
     servo_magic = block.text();
@@ -99,7 +100,7 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
     inference_magic = block.text();
     control_period_s = block.number();
     inference_s = block.number();
-    for (bool* flag : {&linear, &dry_run, &wake_early, &fifo}) *flag = block.whole() != 0;
+    for (bool* flag : {&linear, &dry_run, &wake_early, &fifo, &accept_start, &trained, &guided}) *flag = block.whole() != 0;
     action = block.wholes();
     for (int64_t left = block.whole(); left > 0; --left) {
         NumberPort port;
@@ -109,6 +110,8 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
         port.last_word = block.whole();
         port.first_is_none = block.whole() != 0;
         port.row = block.whole();
+        port.start_low = block.floats();
+        port.start_high = block.floats();
         ports.push_back(port);
     }
     for (int64_t left = block.whole(); left > 0; --left) {
@@ -122,6 +125,7 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
         const bool mask = block.whole() != 0;
         prefix.push_back({mask, block.whole()});
     }
+    overlap = block.floats();
     for (int64_t left = block.whole(); left > 0; --left) {
         WatchedInput input{};
         input.camera = block.whole() != 0;
@@ -148,7 +152,12 @@ void Settings::check() const {
                                             port.plausible.high.size() != port.places.size()))
             refuse("a plausible range of another length");
         if (port.row < 1) refuse("an observation without a row");
+        if (port.start_low.size() != port.start_high.size() ||
+            (!port.start_low.empty() && int64_t(port.start_low.size()) != port.row))
+            refuse("a start envelope of another length");
     }
+    const size_t planned = most_planned < 0 ? 0 : size_t(most_planned);
+    if (guided && overlap.size() != (planned + 1) * (planned + 1) * planned) refuse("weights of another length");
     for (const WatchedInput& input : watched)
         if (input.index < 0 || input.index >= int64_t(input.camera ? cameras.size() : ports.size()))
             refuse("a watched input beyond the last");

@@ -30,6 +30,7 @@ class BlockReader {
 struct NumberPort {
     std::vector<int64_t> places;  // indices into the robot's flat observation
     PlausibleRange plausible;
+    std::vector<float> start_low, start_high;  // start envelope of each element of a row; empty for none
     int64_t last_word = -1;  // highest word number of an instruction; -1 for none
     bool first_is_none = false;
     int64_t row = 1;  // length of the last axis
@@ -64,16 +65,20 @@ struct Settings {
     int64_t doorbell;
     std::string servo_magic, robot_magic, inference_magic;
     // time
-    int64_t period_ns, steps, max_ticks, max_age_ns, chunk_length, execute, most_lead;
+    int64_t period_ns, steps, max_ticks, max_age_ns, chunk_length, execute, least_lead, most_lead;
+    int64_t most_planned;  // actions of the last chunk that the policy takes at most
     int64_t reset_timeout_ns, supervisor_timeout_ns, idle_timeout_ns, most_lateness;
     double control_period_s, inference_s;
-    bool linear, dry_run, wake_early, fifo;
+    bool linear, dry_run, wake_early, fifo, accept_start;
+    bool trained, guided;  // how a chunk continues the one before it
     // robot and bundle
     int64_t observation_size;
     std::vector<int64_t> action;  // index into the bundle's action for each element of the robot's
     std::vector<NumberPort> ports;
     std::vector<CameraPlace> cameras;
     std::vector<PrefixPort> prefix;
+    // guided: weights of the planned actions, for each number of committed ones (row) and of known ones
+    std::vector<float> overlap;
     std::vector<WatchedInput> watched;
     SafetyLimits limits;
     std::vector<std::string> reasons;  // name of each bit

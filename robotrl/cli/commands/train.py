@@ -172,7 +172,7 @@ def _seeds(argv: Sequence[str]) -> tuple[int | None, list[str]]:
 
 def _train_seeds(count: int, argv: Sequence[str], config: Any, run_dir: Path | None, name: str) -> int:
     """Train several seeds, from the config's seed on."""
-    from robotrl.cli.commands.seeds import train_seeds
+    from robotrl.cli.seeds import train_seeds
 
     _, rest = _taken("--run-dir", argv)
     _, rest = _taken("--seed", rest)

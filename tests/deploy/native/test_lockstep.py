@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import tests.kits.deploy_kit as kit
-from robotrl.deploy.bundle.manifest import Manifest, parse, sealed
+from robotrl.deploy.bundle.manifest import Limit, Manifest, parse, sealed
+from robotrl.deploy.bundle.match import wire
+from robotrl.deploy.control.bad_tick import fault_words
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.inference.link import AnswerKind
-from robotrl.deploy.native.lockstep import LockstepCfg, LockstepResult, run_in_lockstep
+from robotrl.deploy.native.lockstep import LockstepCfg, LockstepResult, robot_info, run_in_lockstep
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.driver import TimedObservation
 from robotrl.deploy.servo.link import RecordKind
@@ -143,7 +145,11 @@ def test_the_servos_write_the_same_bits_whatever_happens(manifest: Manifest, see
     made = variant(manifest, rng)
     rate, slow, wrong, late = (float(rng.choice(odds)) for odds in ([0, 0.02], [0, 0.1, 1.0], [0, 0.1], [0, 0.02]))
     cfg = LockstepCfg(
-        steps=int(rng.choice([1, 4, 5])), limit_s=0.6, inference_s=float(rng.choice([0.0, 0.03])), dry_run=seed % 5 == 4
+        steps=int(rng.choice([1, 4, 5])),
+        limit_s=0.6,
+        inference_s=float(rng.choice([0.0, 0.03])),
+        dry_run=seed % 5 == 4,
+        accept_start=True,
     )
     both(made, lambda: FaultyCart(seed, rate), lambda: scripted(made, seed, slow, wrong), cfg, late, seed)
 
@@ -158,7 +164,7 @@ def test_a_calm_run_is_all_active_and_succeeds(manifest: Manifest) -> None:
         return request._replace(kind=int(AnswerKind.CHUNK), values=push.ravel()), 1_000_000
 
     patient = sealed(replace(manifest, timing=replace(manifest.timing, max_observation_age_s=0.2)))
-    found = both(patient, lambda: Cart(0), lambda: infer, LockstepCfg(limit_s=2.0), episodes=2)
+    found = both(patient, lambda: Cart(0), lambda: infer, LockstepCfg(limit_s=2.0, accept_start=True), episodes=2)
     assert found.successes == [True] * 2
     ticks = [r for r in found.records if r.numbers[0] == RecordKind.TICK]
     assert len(ticks) > 50 and {r.numbers[11] for r in ticks} == {0}
@@ -177,7 +183,7 @@ def test_a_hung_inference_is_held_then_damped_with_the_same_facts(manifest: Mani
         answers = iter(range(10))
         return infer
 
-    found = both(manifest, lambda: Cart(0), fresh, LockstepCfg(limit_s=2.0))
+    found = both(manifest, lambda: Cart(0), fresh, LockstepCfg(limit_s=2.0, accept_start=True))
     assert found.records[-1].numbers[0] == RecordKind.FAULT
     fault = found.summary["fault"]
     assert isinstance(fault, dict) and fault["kind"] == "damped" and fault["hung_ns"] > 0
@@ -185,19 +191,32 @@ def test_a_hung_inference_is_held_then_damped_with_the_same_facts(manifest: Mani
     assert Reason(last.numbers[12]) & Reason.ACTION_LATE and last.numbers[11] == 2
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_committed_actions_are_the_same(tmp_path: Path, seed: int) -> None:
-    bundle = serve_kit.committed_bundle(tmp_path)
-    made = parse((bundle / "manifest.json").read_bytes())
-    made = sealed(replace(made, timing=replace(made.timing, max_observation_age_s=0.3)))
+@pytest.mark.parametrize("mode", ["trained", "guided"])
+def test_committed_actions_are_the_same(tmp_path: Path, mode: Literal["trained", "guided"]) -> None:
+    made = parse((serve_kit.committed_bundle(tmp_path) / "manifest.json").read_bytes())
+    made = sealed(replace(made, timing=replace(made.timing, max_observation_age_s=0.3, rtc_mode=mode)))
     found = both(
         made,
-        lambda: FaultyCart(seed, 0.0),
-        lambda: scripted(made, seed, 1.0, 0.0),
-        LockstepCfg(limit_s=1.5, inference_s=0.03),
-        seed=seed,
+        lambda: FaultyCart(0, 0.0),
+        lambda: scripted(made, 0, 1.0, 0.0),
+        LockstepCfg(limit_s=1.0, inference_s=0.03, accept_start=True),
     )
     assert any(r.numbers[14] > 0 for r in found.records), "some requests hold committed actions"
+
+
+def test_a_start_outside_the_envelope_is_refused_with_the_same_facts(manifest: Manifest) -> None:
+    limit = Limit("observation", ("goal_pos", "cart_vel"), ("m", "m/s"), (5.0, -1.0), (6.0, 1.0))
+    made = sealed(replace(manifest, safety=replace(manifest.safety, start=(limit,))))
+    found = both(made, lambda: Cart(0), lambda: scripted(made, 0, 0.0, 0.0), LockstepCfg())
+    fault = found.summary["fault"]
+    assert isinstance(fault, dict) and (fault["kind"], fault["port"], fault["at"]) == ("start", 0, 2)
+    info = robot_info(Cart(0))
+    words = fault_words(fault, "cart", made, wire(made, info), None)
+    assert "'goal_pos' of observation 'state' is" in words and "training saw 5 to 6" in words
+    accepted = both(
+        made, lambda: Cart(0), lambda: scripted(made, 0, 0.0, 0.0), LockstepCfg(accept_start=True, limit_s=0.3)
+    )
+    assert accepted.summary["fault"] == {}
 
 
 @pytest.mark.parametrize("silent", [True, False])
@@ -206,7 +225,11 @@ def test_cameras_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setenv("CAMERA_SILENT_AT" if silent else "CAMERA_STUCK_AT", "150")
     made = parse((camera_policy.bundle(tmp_path) / "manifest.json").read_bytes())
     found = both(
-        made, lambda: make_camera_cart(0), lambda: scripted(made, 0, 0.1, 0.0), LockstepCfg(limit_s=1.0), episodes=1
+        made,
+        lambda: make_camera_cart(0),
+        lambda: scripted(made, 0, 0.1, 0.0),
+        LockstepCfg(limit_s=1.0, accept_start=True),
+        episodes=1,
     )
     reasons = Reason(int(np.bitwise_or.reduce([r.numbers[12] for r in found.records])))
     assert reasons & (Reason.OBS_STALE if silent else Reason.OBS_FROZEN)
