@@ -404,9 +404,9 @@ class _Lowering:
         constant = [part for part in parts if isinstance(part, np.ndarray)]
         if len(constant) == len(parts):
             return [np.concatenate(constant, axis)]
-        return [PlacedValues(np.concatenate([self.placed(part) for part in parts], axis))]
+        return [PlacedValues(np.concatenate([self.places_of(part) for part in parts], axis))]
 
-    def placed(self, tensor: Tensor) -> np.ndarray:
+    def places_of(self, tensor: Tensor) -> np.ndarray:
         """Places of a tensor; a constant is copied to the values."""
         if isinstance(tensor, PlacedValues):
             return tensor.places

@@ -193,8 +193,10 @@ def test_a_hung_inference_is_held_then_damped_with_the_same_facts(manifest: Mani
 
 @pytest.mark.parametrize("mode", ["trained", "guided"])
 def test_committed_actions_are_the_same(tmp_path: Path, mode: Literal["trained", "guided"]) -> None:
-    made = parse((serve_kit.committed_bundle(tmp_path) / "manifest.json").read_bytes())
-    made = sealed(replace(made, timing=replace(made.timing, max_observation_age_s=0.3, rtc_mode=mode)))
+    bundle = {"trained": serve_kit.committed_bundle, "guided": serve_kit.guided_bundle}[mode](tmp_path)
+    made = parse((bundle / "manifest.json").read_bytes())
+    assert made.timing.rtc_mode == mode
+    made = sealed(replace(made, timing=replace(made.timing, max_observation_age_s=0.3)))
     found = both(
         made,
         lambda: FaultyCart(0, 0.0),
@@ -205,14 +207,14 @@ def test_committed_actions_are_the_same(tmp_path: Path, mode: Literal["trained",
 
 
 def test_a_start_outside_the_envelope_is_refused_with_the_same_facts(manifest: Manifest) -> None:
-    limit = Limit("observation", ("goal_pos", "cart_vel"), ("m", "m/s"), (5.0, -1.0), (6.0, 1.0))
+    limit = Limit("observation", ("goal_pos", "cart_vel"), ("m", "m/s"), (0.9, -1.0), (1.0, 1.0))
     made = sealed(replace(manifest, safety=replace(manifest.safety, start=(limit,))))
     found = both(made, lambda: Cart(0), lambda: scripted(made, 0, 0.0, 0.0), LockstepCfg())
     fault = found.summary["fault"]
     assert isinstance(fault, dict) and (fault["kind"], fault["port"], fault["at"]) == ("start", 0, 2)
     info = robot_info(Cart(0))
     words = fault_words(fault, "cart", made, wire(made, info), None)
-    assert "'goal_pos' of observation 'state' is" in words and "training saw 5 to 6" in words
+    assert "'goal_pos' of observation 'state' is" in words and "training saw 0.9 to 1" in words
     accepted = both(
         made, lambda: Cart(0), lambda: scripted(made, 0, 0.0, 0.0), LockstepCfg(accept_start=True, limit_s=0.3)
     )
