@@ -44,6 +44,8 @@ LABELS = {
     "native": "C++ servo, C++ engine, in lock step",
     "real_time": "C++ servo, C++ engine, in real time",
 }
+LIMIT_S = 4.0
+"""Time limit of an episode of the sim."""
 _INFERENCE_NS = 1_000_000
 
 
@@ -97,7 +99,7 @@ def in_lockstep(runtime: Runtime, bundle: Path, starts: Sequence[int], seed: int
     """Success of each start, under a servo in lock step."""
     controller = Controller.load(bundle, seed=seed, runtime=runtime)
     robot = factory(SIM)(0)
-    cfg = LockstepCfg(steps=10, limit_s=float(robot.limit_s), inference_s=_INFERENCE_NS * 1e-9)
+    cfg = LockstepCfg(steps=10, limit_s=LIMIT_S, inference_s=_INFERENCE_NS * 1e-9)
     return run_in_lockstep(runtime, controller.manifest, robot, _inference(controller, starts), starts, cfg).successes
 
 

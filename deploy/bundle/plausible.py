@@ -144,9 +144,9 @@ def start_ranges(
 def _ranges(envelope: tuple[Limit, ...]) -> dict[str, _Range]:
     """The ranges of an envelope by name."""
     return {
-        name: _Range(*one)
+        name: _Range(unit, low, high)
         for limit in envelope
-        for name, *one in zip(limit.names, limit.units, limit.low, limit.high, strict=True)
+        for name, unit, low, high in zip(limit.names, limit.units, limit.low, limit.high, strict=True)
     }
 
 

@@ -86,9 +86,11 @@ class NativeChain:
         Returns:
             The action to send, (A,) float32, the mode and all reasons.
         """
-        given = None if action is None else np.ascontiguousarray(action, np.float32).ravel()
-        # another number of axes is another shape
-        count = -1 if given is None else len(given) if np.ndim(action) == 1 else self._width + 1
+        given, count = None, -1
+        if action is not None:
+            given = np.ascontiguousarray(action, np.float32).ravel()
+            # another number of axes is another shape
+            count = len(given) if action.ndim == 1 else self._width + 1
         sent, reason = np.empty(self._width, np.float32), ctypes.c_int64()
         place = None if given is None else given.ctypes.data
         mode = self._library.chain_decide(

@@ -317,7 +317,7 @@ def test_a_policy_that_knows_committed_actions_is_given_them(tmp_path: Path, run
 
 @pytest.mark.parametrize("pace", ["fast", "slow"])
 @undisturbed
-def test_guided_chunks_overlap_and_replay_exactly(tmp_path: Path, pace: str) -> None:
+def test_guided_chunks_overlap_and_replay_exactly(tmp_path: Path, pace: str, runtime: Runtime) -> None:
     bundle = serve_kit.guided_bundle(tmp_path)
     if pace == "slow":
         bundle = slowed(bundle, tmp_path / "slow")
@@ -325,7 +325,7 @@ def test_guided_chunks_overlap_and_replay_exactly(tmp_path: Path, pace: str) -> 
     manifest = parse((bundle / "manifest.json").read_bytes())
     assert (manifest.timing.rtc_mode, manifest.timing.chunk_length, manifest.timing.execute) == ("guided", 8, 5)
     log = tmp_path / "log.jsonl"
-    run_control(bundle, CART, episodes=1, limit_s=1.5, log=log)
+    run_control(bundle, CART, episodes=1, limit_s=1.5, log=log, runtime=runtime)
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     asked = {r["asked"]: r for r in ticks if r["asked"] >= 0}
     joined = [r for r in asked.values() if r["committed"]]

@@ -79,14 +79,14 @@ def beside(data: dict[str, Any]) -> None:
     ]
 
 
-def test_a_hand_over_outside_the_poses_of_training_is_refused(copied: Path, tmp_path: Path) -> None:
+def test_a_hand_over_outside_the_poses_of_training_is_refused(copied: Path, tmp_path: Path, runtime: Runtime) -> None:
     graphs.reseal(copied, beside)
     log = tmp_path / "log.jsonl"
     says = r"'goal_pos' of observation 'state' is -?0\.\d+ m: training saw 0\.9 to 1; no action was sent"
     with pytest.raises(RobotFault, match=says):
-        run_control(copied, CART, episodes=1, log=log)
+        run_control(copied, CART, episodes=1, log=log, runtime=runtime)
     assert [r["kind"] for r in read_log(log)[1]] == ["fault"], "no control tick"
-    assert run_control(copied, CART, episodes=1, log=log, accept_start=True).successes == 1
+    assert run_control(copied, CART, episodes=1, log=log, accept_start=True, runtime=runtime).successes == 1
     assert read_log(log)[0]["accept_start"] is True
 
 
