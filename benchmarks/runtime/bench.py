@@ -3,7 +3,8 @@
 A flow policy of the quickstart's size infers at 20 Hz in its own process while the Python servo runs at 500 Hz, the C++
 servo at 1,000 Hz, and one more process keeps a core busy. Blocks of a few seconds alternate in one run: a bare loop of
 the same rate and language in a process of its own, the servo, and the servo whose inference process is stopped
-(SIGSTOP). The lateness of all servo ticks of a block counts, from the first on.
+(SIGSTOP). The lateness of all servo ticks of a block counts, from the first on. Bare loops begin a session of their
+own, as the servo does, since Linux shares the processor among sessions first.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def native_loop(folder: Path) -> Path:
 def native_bare_block(program: Path, seconds: float) -> Block:
     """Lateness of the bare C++ loop."""
     command = [str(program), str(NATIVE_RATE_HZ), str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=True)
     late = [float(line) for line in done.stdout.split()]
     p50, p99 = np.percentile(late, (50, 99)).tolist()
     return Block(p50, p99, max(late))
@@ -137,7 +138,8 @@ def of_report(report: ControlReport) -> Block:
 def bare_block(seconds: float) -> Block:
     """Lateness of a loop that does nothing, in a process of its own."""
     program = "import sys; from benchmarks.runtime.bench import bare; bare(float(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", program, str(seconds)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program, str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=True)
     return Block(*json.loads(done.stdout))
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from robotrl.errors import ConfigError
-from robotrl.utils.compiled_cache import cache_folder, processor_features
+from robotrl.utils.files import cache_folder
+from robotrl.utils.hardware import processor_features
 
 GIVEN = "ROBOTRL_NATIVE"
 """Environment variable: a folder that was built before, in the place of a compiler."""

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+import sys
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -232,3 +233,14 @@ def check_schema(data: Any, what: str, schema_version: int, oldest: int | None =
     if version < (schema_version if oldest is None else oldest):
         raise DataError(f"{what} has schema_version {short(repr(version))}: expected {schema_version}")
     return found
+
+
+def cache_folder() -> Path | None:
+    """Cache directory `robotrl` of the user, created if missing; None if it is not writable."""
+    fallback = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or fallback).expanduser() / "robotrl"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return folder if os.access(folder, os.W_OK) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import warnings
 
 from robotrl.errors import check_count
@@ -32,3 +33,12 @@ def check_threads(field: str, threads: int) -> int:
             stacklevel=3,
         )
     return threads
+
+
+def processor_features() -> str:
+    """CPU feature flags as part of a cache key: machines with different CPUs may share a home directory."""
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return platform.processor()

@@ -12,7 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from robotrl.utils.compiled_cache import cache_folder, processor_features
+from robotrl.utils.files import cache_folder
+from robotrl.utils.hardware import processor_features
 
 FLAGS = ("-O3", "-march=native", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 """Compiler flags without contraction or reordering of arithmetic, so that results equal those of numpy."""
