@@ -21,6 +21,7 @@ with tempfile.TemporaryDirectory() as folder:
     few = ["--num-envs", "2"]
     main(["traffic", "clone", "--out", cloned, "--decisions", "1000", "--updates", "1", *few])
     main(["traffic", "rift", cloned, "--out", tuned, "--epochs", "1", "--buffer", "20", *few])
+    main(["traffic", "measure", "moderate", "--steps", "60", *few])
     main(["driving-log", "record", "--out", log, "--train", "2", "--val", "1", "--test", "0"])
     sim = robotrl.make_sim("bev/warp", num_envs=2, log=log, actions="trajectory", threads=1)
     sim.reset(seed=0)

@@ -74,6 +74,8 @@ LOG_ACTIONS = {
 TRAFFIC_ACTIONS = {
     "clone": ("traffic", "CloneArgs"),
     "rift": ("traffic", "RiftArgs"),
+    "self-play": ("traffic", "SelfPlayArgs"),
+    "resume": ("traffic", "ResumeArgs"),
     "measure": ("traffic", "MeasureArgs"),
 }
 """Likewise of `robotrl traffic`."""

@@ -14,11 +14,13 @@ from robotrl.run.input_digests import present_digests
 from robotrl.sims.bev.traffic.learned.layout import PLACES, SCORED, SIZE
 from robotrl.sims.bev.traffic.learned.stored import MANIFEST, read_traffic
 from robotrl.sims.driving.traffic.populations import moderate
+from robotrl.traffic import self_play_training
 from robotrl.traffic.saving import save_traffic
 from robotrl.training import resume
 from tests.kits.traffic_kit import net_of
 
 CLONE = ["--decisions", "1000", "--updates", "20", "--num-envs", "8", "--populations", "moderate"]
+SELF_PLAY = ["--iterations", "2", "--steps", "15", "--num-envs", "4", "--drivers", "moderate"]
 RIFT = ["--epochs", "2", "--buffer", "200", "--num-envs", "8", "--lr", "0.01"]
 
 
@@ -41,6 +43,32 @@ def test_clone_rift_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert len(rows) == 5 and rows[3].startswith("...") and rows[4].startswith("timid")
 
 
+def test_self_play_is_a_population_and_its_stopped_training_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    assert main(["traffic", "self-play", "--out", str(whole), "--save-every", "1", *SELF_PLAY]) == 0
+    assert "2 iterations" in capsys.readouterr().out
+    found = read_traffic(whole)
+    assert found.about["method"] == "self-play" and len(found.about["curve"]) == 2
+    assert found.drivers == (moderate(),)
+
+    def killed(scalars: dict[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    train = self_play_training.Training.step
+    monkeypatch.setattr(self_play_training.Training, "step", lambda one: killed(train(one)))
+    assert main(["traffic", "self-play", "--out", str(parted), "--save-every", "1", *SELF_PLAY]) != 0
+    assert not (parted / MANIFEST).exists()
+    monkeypatch.undo()
+    assert main(["traffic", "resume", str(parted)]) == 0
+    assert np.array_equal(read_traffic(parted).weights, found.weights)
+    capsys.readouterr()
+    assert main(["traffic", "resume", str(parted)]) == 2
+    assert "its self-play has ended" in capsys.readouterr().err
+    assert main(["traffic", "measure", str(whole), "--steps", "60", "--num-envs", "8"]) == 0
+
+
 def test_the_same_seed_gives_the_same_network(tmp_path: Path) -> None:
     found = []
     for name in ("one", "two"):
@@ -59,6 +87,10 @@ def test_the_same_seed_gives_the_same_network(tmp_path: Path) -> None:
         (["clone", "--out", "OUT", "--populations", "wild"], "traffic population 'wild' is unknown"),
         (["clone", "--out", "OUT", "--temperature", "5"], "temperature is 5"),
         (["rift", "NOWHERE", "--out", "OUT"], "is no folder: expected one of `robotrl traffic clone`"),
+        (["self-play", "--out", "OUT", "--steps", "5"], "steps is 5"),
+        (["self-play", "--out", "OUT", "--drivers", "modrate"], "did you mean 'moderate'"),
+        (["self-play", "--out", "OUT", "--drivers", "self-play"], "--drivers is self-play: expected rule-based ones"),
+        (["resume", "NOWHERE"], "NOWHERE: expected one of `robotrl traffic self-play`"),
         (["measure", "moderate", "--steps", "10"], "--steps is 10: expected 51 or more"),
     ],
 )

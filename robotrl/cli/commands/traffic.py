@@ -15,16 +15,19 @@ from robotrl.cli.commands.parsing import at_least, check_seed, parse
 from robotrl.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
+    from robotrl.sims.driving.traffic.populations import Population
     from robotrl.traffic.realism import TrafficSample
 
 USAGE = """usage: robotrl traffic ACTION [options]
 
-  clone    train a network that drives as populations of rule-based traffic do
-  rift     fine-tune such a network in closed loop towards a style
-  measure  realism and character of populations, beside those of others
+  clone      train a network that drives as populations of rule-based traffic do
+  rift       fine-tune such a network in closed loop towards a style
+  self-play  train a network that drives all cars of a world, without demonstrations
+  resume     go on with self-play that was stopped
+  measure    realism and character of populations, beside those of others
 
 robotrl traffic ACTION --help shows the options."""
-ACTIONS = ("clone", "rift", "measure")
+ACTIONS = ("clone", "rift", "self-play", "resume", "measure")
 FINE_PRINT = "overlap of distributions with the reference's, 0 to 1"
 
 
@@ -73,6 +76,42 @@ class RiftArgs:
 
 
 @dataclass(frozen=True)
+class SelfPlayArgs:
+    """Train a network that drives all cars of bev/drive by reinforcement alone: each car is an ego of its own."""
+
+    out: Path
+    """Folder of the network; `--sim.traffic FOLDER` drives with it. It also keeps checkpoints."""
+    drivers: tuple[str, ...] = ("moderate", "aggressive")
+    """Populations whose desired speeds, headways and accepted gaps the cars have, names from `robotrl list traffic`."""
+    iterations: int = 200
+    """Iterations of driving and learning."""
+    steps: int = 60
+    """Steps of each env in an iteration."""
+    collision: float = 10.0
+    """Cost of a collision; a second at the desired speed is worth 1."""
+    passed_closed: float = 5.0
+    """Cost of a decision at which a car cannot stop any more where its way is closed."""
+    temperature: float = 1.0
+    """Temperature at which the trained cars draw candidates; 0: they take the best."""
+    lr: float = 1e-3
+    """Learning rate at the beginning."""
+    save_every: int = 20
+    """Iterations between two checkpoints, from which `robotrl traffic resume FOLDER` goes on."""
+    num_envs: int = 64
+    """Number of envs that are driven at once."""
+    seed: int = 0
+    """Seeds every random stream."""
+
+
+@dataclass(frozen=True)
+class ResumeArgs:
+    """Go on with self-play that was stopped, as if it had not been."""
+
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    """Folder of `robotrl traffic self-play`."""
+
+
+@dataclass(frozen=True)
 class MeasureArgs:
     """Realism and character of populations of traffic on test starts."""
 
@@ -95,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if argv[0] not in ACTIONS:
         raise unknown("action", argv[0], ACTIONS)
-    actions = {"clone": _clone, "rift": _rift, "measure": _measure}
+    actions = {"clone": _clone, "rift": _rift, "self-play": _self_play, "resume": _resume, "measure": _measure}
     return actions[argv[0]](argv[1:])
 
 
@@ -105,8 +144,6 @@ def _clone(argv: Sequence[str]) -> int:
     at_least("--decisions", args.decisions, 1000)
     at_least("--num-envs", args.num_envs, 1)
     from robotrl.registry import make_sim
-    from robotrl.sims.bev.sim import driving
-    from robotrl.sims.driving.traffic.populations import Population
     from robotrl.traffic.cloning import CloneCfg, clone
     from robotrl.traffic.decisions import record_decisions
     from robotrl.traffic.saving import save_traffic
@@ -114,12 +151,7 @@ def _clone(argv: Sequence[str]) -> int:
 
     cfg = CloneCfg(updates=args.updates, batch=args.batch, temperature=args.temperature, seed=args.seed)
     cfg.check()
-    drivers = [one for one in driving(args.populations) if isinstance(one, Population)]
-    if len(drivers) < len(args.populations):
-        raise ConfigError(
-            f"--populations is {' '.join(args.populations)}: expected rule-based ones, such as moderate; a folder has"
-            " traffic that a network drives already"
-        )
+    drivers = _rule_based("--populations", args.populations)
     began_s = time.monotonic()
     with fresh_folder("--out", args.out):
         sim = make_sim("bev/drive", args.num_envs, args.seed, traffic=args.populations, obs="none")
@@ -191,6 +223,82 @@ def _rift(argv: Sequence[str]) -> int:
         f" {curve[0]['return']:.2f} before, {curve[-1]['return']:.2f} in the last epoch; hash {stored.sha256[:12]}"
     )
     return 0
+
+
+def _self_play(argv: Sequence[str]) -> int:
+    args = parse(SelfPlayArgs, "robotrl traffic self-play", argv)
+    check_seed(args.seed)
+    from robotrl.traffic.self_play import SelfPlayCfg
+    from robotrl.traffic.self_play_training import begin
+
+    cfg = SelfPlayCfg(**{name: value for name, value in vars(args).items() if name not in ("out", "drivers")})
+    cfg.check()
+    drivers = _rule_based("--drivers", args.drivers)
+    with fresh_folder("--out", args.out):
+        begin(args.out, drivers, cfg)
+    return _train(args.out)
+
+
+def _resume(argv: Sequence[str]) -> int:
+    args = parse(ResumeArgs, "robotrl traffic resume", argv)
+    from robotrl.sims.bev.traffic.learned.stored import MANIFEST
+    from robotrl.traffic.self_play_training import START
+
+    if not (args.folder / START / MANIFEST).is_file():
+        raise ConfigError(f"FOLDER is {args.folder}: expected one of `robotrl traffic self-play`")
+    if (args.folder / MANIFEST).is_file():
+        raise ConfigError(f"FOLDER is {args.folder}: its self-play has ended; expected one that was stopped")
+    return _train(args.folder)
+
+
+def _train(folder: Path) -> int:
+    """Train in a folder of self-play to the end, and write its network."""
+    from robotrl.sims.bev.traffic.learned.stored import read_traffic
+    from robotrl.traffic.saving import save_traffic
+    from robotrl.traffic.self_play_training import START, cfg_of, self_play
+    from robotrl.utils.progress import track
+
+    base = read_traffic(folder / START)
+    cfg = cfg_of(base.about, folder)
+    began_s = time.monotonic()
+    with track(cfg.iterations, "self-play", "iterations") as bar:
+        trained = self_play(
+            folder, cfg, lambda scalars: bar.advance(note=f"reward {scalars['reward_per_s']:.2f} a second")
+        )
+    curve = trained.curve
+    about = {
+        "method": "self-play",
+        "settings": base.about["self_play"],
+        "curve": curve,
+        "train_s": time.monotonic() - began_s,
+    }
+    trained.net.temperature.fill_(cfg.temperature)
+    stored = save_traffic(folder, trained.net, base.drivers, about)
+    print(
+        f"{folder}: {cfg.iterations} iterations, {sum(row['decisions'] for row in curve):,.0f} decisions; reward of a"
+        f" second {curve[0]['reward_per_s']:.2f} at first, {curve[-1]['reward_per_s']:.2f} at last; collisions of a car"
+        f" per hour {curve[0]['collisions_per_h']:.1f} and {curve[-1]['collisions_per_h']:.1f}; hash"
+        f" {stored.sha256[:12]}"
+    )
+    return 0
+
+
+def _rule_based(option: str, names: Sequence[str]) -> list[Population]:
+    """Rule-based populations by name.
+
+    Raises:
+        ConfigError: an unknown name, or one of traffic that a network drives.
+    """
+    from robotrl.sims.bev.sim import driving
+    from robotrl.sims.driving.traffic.populations import Population
+
+    found = [one for one in driving(names) if isinstance(one, Population)]
+    if len(found) < len(names):
+        raise ConfigError(
+            f"{option} is {' '.join(names)}: expected rule-based ones, such as moderate; a network drives the traffic"
+            " of the others already"
+        )
+    return found
 
 
 def _measure(argv: Sequence[str]) -> int:

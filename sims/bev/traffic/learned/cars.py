@@ -31,7 +31,7 @@ class Rolled(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Measurements of the cars, (C,) each; see `probe.MEASURES`."""
+    """Measurements of the cars, (C,) or (N, A) each; see `probe.MEASURES`."""
 
     speed: NDArray[np.float32]
     accel: NDArray[np.float32]
@@ -80,11 +80,20 @@ class Cars:
         return Rolled(cars, self._terms[cars.env, cars.slot])
 
     def measured(self) -> Measured:
-        """Present measurements of all cars that no script drives."""
-        core = self._core
-        core.machine.run(probe.measure_cars, core.num_envs, core.bank.arrays, core.world, self._measures, self._due)
+        """Present measurements of all cars that no script drives, (C,) each."""
+        self._measure()
         env, slot = np.nonzero(self._due)
         return Measured(*self._measures[env, slot].T)
+
+    def measured_in_place(self) -> Measured:
+        """Present measurements of all cars that no script drives, (N, A) each; 0 in the other slots."""
+        self._measure()
+        found = np.where(self._due[..., None] == 1, self._measures, np.float32(0.0))
+        return Measured(*np.moveaxis(found, -1, 0))
+
+    def _measure(self) -> None:
+        core = self._core
+        core.machine.run(probe.measure_cars, core.num_envs, core.bank.arrays, core.world, self._measures, self._due)
 
     def _deciding(self) -> Deciding:
         env, slot = np.nonzero(self._due)
