@@ -300,13 +300,17 @@ TRAFFIC = Table(
     "traffic population",
     {
         "aggressive": "robotrl.sims.driving.traffic.populations:aggressive",
+        "cloned": "robotrl.sims.bev.traffic.learned.shipped:cloned",
         "erratic": "robotrl.sims.driving.traffic.populations:erratic",
         "moderate": "robotrl.sims.driving.traffic.populations:moderate",
+        "rift": "robotrl.sims.bev.traffic.learned.shipped:rift",
+        "self-play": "robotrl.sims.bev.traffic.learned.shipped:self_play",
         "timid": "robotrl.sims.driving.traffic.populations:timid",
     },
     "robotrl.traffic",
 )
-"""Populations of traffic in `bev/drive`: functions that return a `Population`; selected by `--sim.traffic NAME`."""
+"""Populations of traffic in `bev/drive`: functions that return a `Population`, or the folder of one that a network
+drives; selected by `--sim.traffic NAME`."""
 
 PRESETS = Table(
     "preset",

@@ -23,7 +23,7 @@ SIM = "bev/drive"
 SEEDS = (0, 1, 2)
 TRAINED = "moderate"
 """Population that planners are trained with."""
-POPULATIONS = (TRAINED, "timid", "aggressive", "erratic")
+POPULATIONS = (TRAINED, "timid", "aggressive", "erratic", "cloned", "rift", "self-play")
 COST_TARGET, LOSS_TARGET = 5.0, 5.0
 """Points that a population costs the rule-based driver at least, and the best planner at most."""
 

@@ -35,12 +35,13 @@ def test_trained_planners_have_three_seeds_and_all_populations_exist() -> None:
 
 
 def test_figures_by_hand() -> None:
-    results = [record("ppo", seed, (80.0 + seed, 70.0, 81.0, 60.0)) for seed in SEEDS]
+    results = [record("ppo", seed, (80.0 + seed, 70.0, 81.0, 60.0, 80.0, 79.0, 70.0 + seed)) for seed in SEEDS]
     figures = bench.aggregate(results)
     assert figures["ppo_moderate"].value == pytest.approx(81.0)
     assert figures["ppo_timid_lost"].value == pytest.approx(11.0)
     assert figures["ppo_aggressive_lost"].value == pytest.approx(0.0)
     assert (figures["ppo_erratic_lost"].low, figures["ppo_erratic_lost"].high) == (20.0, 22.0)
+    assert figures["ppo_self-play_lost"].value == pytest.approx(10.0)
     assert "ppo_moderate_lost" not in figures
     document = {"figures": {name: figure.to_json() for name, figure in figures.items()}}
     assert "| PPO, Beta policy, CaRL's reward, vectors | 81.0 (80.0 to 82.0) |" in bench.table(document)

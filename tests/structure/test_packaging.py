@@ -66,6 +66,8 @@ def test_the_wheel_holds_the_data_files_of_the_packages(wheel):
     packaged = {folder.relative_to(ROOT): name for name, folder in folders_in_tree().items()}
     expected = {f"{packaged[path.parent].replace('.', '/')}/{path.name}" for path in data if path.parent in packaged}
     assert "robotrl/py.typed" in expected
+    networks = Path("sims/bev/traffic/learned/networks")
+    expected |= {f"robotrl/{path}" for path in data if path.is_relative_to(networks)}
     assert expected <= wheel
 
 

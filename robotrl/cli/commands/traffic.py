@@ -28,6 +28,8 @@ USAGE = """usage: robotrl traffic ACTION [options]
 
 robotrl traffic ACTION --help shows the options."""
 ACTIONS = ("clone", "rift", "self-play", "resume", "measure")
+SHOWN = ("reward_per_s", "collisions_per_h", "entropy", "approx_kl")
+"""Scalars of self-play's curve that are stored with its network, to four digits."""
 FINE_PRINT = "overlap of distributions with the reference's, 0 to 1"
 
 
@@ -269,7 +271,7 @@ def _train(folder: Path) -> int:
     about = {
         "method": "self-play",
         "settings": base.about["self_play"],
-        "curve": curve,
+        "curve": [{name: float(f"{row[name]:.4g}") for name in SHOWN} for row in curve],
         "train_s": time.monotonic() - began_s,
     }
     trained.net.temperature.fill_(cfg.temperature)

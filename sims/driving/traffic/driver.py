@@ -16,7 +16,7 @@ from robotrl.sims.driving.geometry import BRAKE_MPS2, pedal, pursuit
 from robotrl.sims.driving.judge import will_touch
 from robotrl.sims.driving.plan import SPACING_S
 from robotrl.sims.driving.traffic.following import GAP_M, PULL_OUT_M, ahead_on, behind_on, idm
-from robotrl.sims.driving.traffic.right_of_way import barrier
+from robotrl.sims.driving.traffic.right_of_way import barrier, merging, parting
 from robotrl.sims.driving.world import Maps, WorldState
 from robotrl.sims.expert_state import State, expert_state, restore_expert
 
@@ -27,6 +27,9 @@ PULL_OUT_MPS = 6.0
 """Speed for driving around a standing obstacle."""
 MERGE_S, MERGE_M = 2.5, 8.0
 """Time or distance (whichever takes longer) after which a planned trajectory has joined its target line."""
+LANE_END_M = 3.0
+"""Distance from a junction at which the driver waits that has to be on another lane there; so far that its look-ahead
+does not reach what is beyond."""
 COMFORT_MPS2 = 2.0
 """Largest lateral acceleration in bends, and deceleration before them."""
 
@@ -93,7 +96,12 @@ def aim_lane(maps: Maps, world: WorldState, e: int, reach: int) -> int:
     if maps.lanes[ego.lane].junction >= 0:
         return -1
     if towards(maps, ego.lane, goal) == ego.lane and goal != ego.lane:
-        return -1  # the goal lane is further ahead, not beside
+        # the goal lane is further ahead, not beside; the route here may be, of which the next point may have the lane
+        goal = maps.route_points[route.first + ego.index].lane
+        if goal != ego.lane and towards(maps, ego.lane, goal) == ego.lane:
+            goal = maps.route_points[route.first + min(ego.index + 1, route.count - 1)].lane
+        if towards(maps, ego.lane, goal) == ego.lane:
+            return -1
     if stands_ahead(maps, world, e, goal):
         lane = maps.lanes[goal]
         goal = lane.left if lane.left >= 0 and not stands_ahead(maps, world, e, lane.left) else lane.right
@@ -103,6 +111,38 @@ def aim_lane(maps: Maps, world: WorldState, e: int, reach: int) -> int:
         return ego.lane if abs(ego.lane_d) < 2.0 else -1
     step = towards(maps, ego.lane, goal)
     return step if has_room(maps, world, e, step) else ego.lane
+
+
+@kernel
+def wrong_lane(maps: Maps, world: WorldState, e: int, lane_number: int) -> float:
+    """Distance, m, from the front to where the driver waits for room to change lanes; FAR if it need not wait yet.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        lane_number: lane that it steers along, see `aim_lane`.
+    """
+    ego = world.egos[e]
+    if lane_number != ego.lane:
+        return tables.FAR
+    reach = LANE_END_M + 10.0 + ego.v * ego.v / (2.0 * COMFORT_MPS2)
+    number, lane = ego.lane, maps.lanes[ego.lane]
+    left = lane.length - ego.lane_s
+    while left < reach and lane.nexts > 0 and maps.lanes[lane.next[0]].junction < 0:
+        number = lane.next[0]
+        lane = maps.lanes[number]
+        left += lane.length
+    if left >= reach:
+        return tables.FAR
+    route = maps.routes[world.episodes[e].route]
+    # the route's point beside the lane's end is one of two
+    last = ego.index + int(left)
+    for i in range(last, last - 2, -1):
+        goal = maps.route_points[route.first + min(max(i, 0), route.count - 1)].lane
+        if towards(maps, number, goal) != number:
+            return left - 0.5 * world.agents[e, 0].length - LANE_END_M
+    return tables.FAR
 
 
 @kernel
@@ -147,6 +187,16 @@ def choose_accel(maps: Maps, world: WorldState, e: int, pace: float, headway: fl
             # keep enough distance to pull out
             gap = max(gap - PULL_OUT_M, 0.1)
     accel = idm(ego.v, wanted, gap, ego.v - v, headway)
+    # who turns off may stand with the tail still on this way; who comes in from beside is ahead at the end
+    parted, v = parting(maps, world, e, 0)
+    if parted < tables.FAR:
+        accel = min(accel, idm(ego.v, wanted, max(parted, 0.1), ego.v - v, headway))
+    merged, v = merging(maps, world, e, 0)
+    if merged < tables.FAR:
+        accel = min(accel, idm(ego.v, wanted, max(merged, 0.1), ego.v - v, headway))
+    end = wrong_lane(maps, world, e, lane_number)
+    if end < tables.FAR:
+        accel = min(accel, idm(ego.v, wanted, max(end + GAP_M, 0.1), ego.v, 0.6))
     closed = barrier(maps, world, e, 0, 0.0)
     if closed < tables.FAR:
         accel = min(accel, idm(ego.v, wanted, max(closed + GAP_M - 0.7, 0.1), ego.v, 0.6))

@@ -12,7 +12,7 @@ import torch
 
 import robotrl
 from robotrl.errors import ConfigError, DataError
-from robotrl.registry import sim_options
+from robotrl.registry import TRAFFIC, sim_options
 from robotrl.run.tensors import write_weights
 from robotrl.sims.bev.sim import DriveCfg
 from robotrl.sims.bev.traffic.learned import layout
@@ -127,6 +127,24 @@ def test_a_registered_name_may_point_at_a_folder(folder: str, tmp_path: Path, mo
     monkeypatch.syspath_prepend(tmp_path)
     sim = make("mine")
     assert sim.core.traffic_sha256 == (read_traffic(folder).sha256,)
+    sim.close()
+
+
+@pytest.mark.parametrize("name", ["cloned", "rift", "self-play"])
+def test_a_shipped_network_drives_by_its_name(name: str) -> None:
+    """It is read as strictly as one of one's own, drives, and goes on from an exact state as if nothing had been."""
+    sim = make(name, envs=4)
+    found = read_traffic(TRAFFIC.load(name)())
+    assert sim.core.traffic_sha256 == (found.sha256,) and found.about["method"] == name
+    sim.reset(seed=3)
+    coast(sim, 8)
+    state = sim.get_state()
+    coast(sim, 12)
+    first = sim.core.world.agents.copy()
+    assert (first["plan"][first["kind"] == tables.CAR] != 0.0).any()
+    sim.set_state(state)
+    coast(sim, 12)
+    assert np.array_equal(sim.core.world.agents, first)
     sim.close()
 
 

@@ -19,7 +19,8 @@ from robotrl.sims.driving.traffic import populations
 from robotrl.sims.driving.traffic.following import ACCEL, BRAKE, GAP_M, idm, styled_idm
 from robotrl.sims.driving.traffic.populations import Population, check_population, population_records
 
-NAMES = TRAFFIC.names()
+NAMES = [name for name in TRAFFIC.names() if isinstance(TRAFFIC.load(name)(), Population)]
+"""Rule-based populations; the others are folders of networks."""
 ENVS = 24
 
 

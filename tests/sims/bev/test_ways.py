@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks.maps import xodr
 from benchmarks.maps.kinds import KINDS
@@ -16,7 +17,7 @@ from robotrl.sims.driving.opendrive import reader
 from robotrl.sims.driving.roads import maps, routes
 from robotrl.sims.driving.roads.lanes import Control, RoadBuilder
 from robotrl.sims.driving.traffic.right_of_way import barrier
-from tests.kits.bev_kit import Array, Scene, drive, on_roads, overlapping
+from tests.kits.bev_kit import EGO_HALF_M, Array, Scene, drive, on_roads, overlapping
 
 LONG = {"limit_s": 3600.0, "blocked_s": 1e6}
 LIMIT_MPS = 14.0
@@ -310,3 +311,86 @@ def test_a_map_of_each_kind_is_read(name: str) -> None:
     routes.pick_routes(builder, 2, 0, 120.0)
     world = maps.finish(builder)
     assert len(world.entries) and (world.lanes["width"] >= 2.0).all()
+
+
+# the rule-based driver
+
+
+def fork(turned_off: float) -> RoadBuilder:
+    """100 m of road, from which a way goes straight on and another one bends to the left, over 30 m."""
+    builder = RoadBuilder("fork")
+    (before,) = chain(builder, (100.0,))
+    (on,) = chain(builder, (30.0,), x=100.0, junction=True)
+    (after,) = chain(builder, (100.0,), x=130.0)
+    arc = np.linspace(0.0, np.pi / 2, 31)
+    bend = np.stack([100.0 + turned_off * np.sin(arc), turned_off * (1 - np.cos(arc))], axis=1)
+    left = builder.lane(bend, LIMIT_MPS, junction=True, bend_rad=np.pi / 2)
+    away = builder.lane(bend[-1] + np.array([[0.0, 0.0], [0.0, 50.0]]), LIMIT_MPS)
+    builder.follow(before, on, left)
+    builder.follow(on, after)
+    builder.follow(left, away)
+    builder.route((before, on, after), start_s=20.0, end_s=90.0)
+    return builder
+
+
+def expert_ride(sim: Any, seconds: float) -> Array:
+    """x of the ego in each step behind the rule-based driver, which collides with nobody; all others stand still."""
+    others = sim.core.world.agents[0, 1:].copy()
+    driver, started, found = sim.make_expert(mode="brisk"), torch.ones(sim.num_envs, dtype=torch.bool), []
+    for _ in range(int(10 * seconds)):
+        step = sim.step(driver.act(started))
+        started = step.terminated | step.truncated
+        assert not started.any(), sim.core.events
+        sim.core.world.agents[0, 1:] = others
+        found.append(float(sim.core.world.egos["x"][0]))
+    return np.array(found)
+
+
+def test_the_driver_waits_behind_the_tail_of_who_turns_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A car stands 8 m into the turn, as if it let others pass: its tail is still where the ego goes straight on."""
+    sim = on_roads(monkeypatch, fork(16.0), **LONG)
+    scene = Scene(sim)
+    scene.ego(30.0, 8.0)
+    scene.car(1, 3, 8.0, following=4)
+    scene.apply()
+    x = expert_ride(sim, 20.0)
+    tail = 108.0 - 4.5 / 2 - EGO_HALF_M
+    assert tail - 6.0 < x[-1] < tail and np.ptp(x[-30:]) < 0.5
+    # once the tail has left the way, it goes on
+    scene = Scene(sim)
+    scene.car(1, 3, 20.0, following=4)
+    scene.apply()
+    assert expert_ride(sim, 6.0)[-1] > 115.0
+
+
+@pytest.mark.parametrize("cuts", [(100.0,), (60.0, 40.0), (95.0, 5.0)])
+def test_the_driver_waits_before_a_junction_until_it_can_change_lanes(
+    monkeypatch: pytest.MonkeyPatch, cuts: Sequence[float]
+) -> None:
+    """The route goes on from the right lane; beside the ego trucks stand in a row, however the road is cut."""
+    builder = RoadBuilder("two")
+    left, right = chain(builder, cuts, y=3.5), chain(builder, cuts)
+    for one, other in zip(left, right, strict=True):
+        builder.beside(one, other)
+    (inside,) = chain(builder, (20.0,), x=100.0, junction=True)
+    (onwards,) = chain(builder, (20.0,), y=3.5, x=100.0, junction=True)
+    (after,) = chain(builder, (100.0,), x=120.0)
+    builder.follow(right[-1], inside)
+    builder.follow(left[-1], onwards)
+    builder.follow(inside, after)
+    builder.route((*right, inside, after), start_s=10.0, end_s=90.0)
+    sim = on_roads(monkeypatch, builder, **LONG)
+    scene = Scene(sim)
+    scene.ego(20.0, 8.0, d=3.5)
+    for slot, x in enumerate(range(16, 100, 12), 1):
+        lane, s, following = place(builder, float(x), 0.0)
+        scene.car(slot, lane, s, length=10.0, following=following)
+    scene.apply()
+    x = expert_ride(sim, 20.0)
+    # behind the last truck there is room only beyond the junction
+    assert 85.0 < x[-1] < 100.0 - EGO_HALF_M and np.ptp(x[-30:]) < 0.5
+    assert abs(float(sim.core.world.egos["y"][0]) - 3.5) < 0.5
+    scene = Scene(sim)
+    scene.clear()
+    scene.apply()
+    assert expert_ride(sim, 8.0)[-1] > 110.0 and abs(float(sim.core.world.egos["y"][0])) < 0.5
