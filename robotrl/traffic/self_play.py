@@ -179,7 +179,7 @@ def fresh_network(seed: int) -> TrafficNet:
     return net
 
 
-class Critic(nn.Module):
+class CarCritic(nn.Module):
     """Value (B,) of a car with the input (B, INPUT)."""
 
     def __init__(self, seed: int) -> None:
@@ -221,7 +221,9 @@ class SelfPlayLoss(NamedTuple):
     """Largest |ratio - 1|; 0 before the first update."""
 
 
-def self_play_loss(net: TrafficNet, critic: Critic, batch: Batch, clip: float, entropy_weight: float) -> SelfPlayLoss:
+def self_play_loss(
+    net: TrafficNet, critic: CarCritic, batch: Batch, clip: float, entropy_weight: float
+) -> SelfPlayLoss:
     """PPO's loss of a minibatch.
 
     Args:

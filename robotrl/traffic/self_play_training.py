@@ -1,4 +1,4 @@
-"""Training of traffic by self-play, with checkpoints from which it goes on as if it had never stopped."""
+"""SelfPlay of traffic by self-play, with checkpoints from which it goes on as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from robotrl.traffic.model import TrafficNet
 from robotrl.traffic.saving import save_traffic
 from robotrl.traffic.self_play import (
     Batch,
-    Critic,
+    CarCritic,
     SelfPlayCfg,
     advantages,
     fresh_network,
@@ -84,7 +84,7 @@ def self_play(path: Path, cfg: SelfPlayCfg, progress: Callable[[Scalars], None] 
     """
     store = CheckpointStore(path / CHECKPOINTS, KEEP)
     sim: Any = make_sim("bev/drive", cfg.num_envs, cfg.seed, traffic=(f"{path.absolute() / START}",), obs="none")
-    training = Training(Driving(sim, cfg), cfg)
+    training = SelfPlay(Driving(sim, cfg), cfg)
     found = store.latest()
     if found is not None:
         training.load(found.tree)
@@ -96,7 +96,7 @@ def self_play(path: Path, cfg: SelfPlayCfg, progress: Callable[[Scalars], None] 
     return Trained(training.net, training.curve)
 
 
-class Training:
+class SelfPlay:
     """State of self-play: networks, optimizer, random numbers and the sim.
 
     Args:
@@ -106,7 +106,7 @@ class Training:
 
     def __init__(self, driving: Driving, cfg: SelfPlayCfg) -> None:
         self.driving, self._cfg = driving, cfg
-        self.net, self.critic = fresh_network(cfg.seed), Critic(cfg.seed)
+        self.net, self.critic = fresh_network(cfg.seed), CarCritic(cfg.seed)
         self._parameters = [one for part in (self.net, self.critic) for one in part.parameters() if one.requires_grad]
         self._optimizer = torch.optim.Adam(self._parameters, lr=cfg.lr, eps=1e-5)
         self._generator = torch.Generator().manual_seed(cfg.seed)

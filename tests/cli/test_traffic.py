@@ -56,8 +56,8 @@ def test_self_play_is_a_population_and_its_stopped_training_goes_on(
     def killed(scalars: dict[str, float]) -> None:
         raise KeyboardInterrupt
 
-    train = self_play_training.Training.step
-    monkeypatch.setattr(self_play_training.Training, "step", lambda one: killed(train(one)))
+    train = self_play_training.SelfPlay.step
+    monkeypatch.setattr(self_play_training.SelfPlay, "step", lambda one: killed(train(one)))
     assert main(["traffic", "self-play", "--out", str(parted), "--save-every", "1", *SELF_PLAY]) != 0
     assert not (parted / MANIFEST).exists()
     monkeypatch.undo()

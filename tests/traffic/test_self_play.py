@@ -21,7 +21,7 @@ from robotrl.traffic.experience import Driving, Tally, taken_candidate, touching
 from robotrl.traffic.self_play import (
     ACCELS_MPS2,
     Batch,
-    Critic,
+    CarCritic,
     SelfPlayCfg,
     advantages,
     cannot_stop,
@@ -30,7 +30,7 @@ from robotrl.traffic.self_play import (
     step_reward,
     taken_log_prob,
 )
-from robotrl.traffic.self_play_training import CHECKPOINTS, START, Training, begin, cfg_of, self_play
+from robotrl.traffic.self_play_training import CHECKPOINTS, START, SelfPlay, begin, cfg_of, self_play
 from tests.traffic.test_cloning import inputs_of
 
 CFG = SelfPlayCfg(iterations=4, steps=20, num_envs=6, minibatch=64, epochs=2, save_every=2)
@@ -103,7 +103,7 @@ def batch_of(net: Any, rows: int) -> Batch:
 
 
 def test_the_first_ratio_is_one_and_what_paid_becomes_more_probable() -> None:
-    net, critic = fresh_network(0), Critic(0)
+    net, critic = fresh_network(0), CarCritic(0)
     batch = batch_of(net, 64)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     first = self_play_loss(net, critic, batch, 0.2, 0.0)
@@ -123,7 +123,7 @@ def test_the_first_ratio_is_one_and_what_paid_becomes_more_probable() -> None:
 
 
 def test_equal_advantages_and_no_entropy_give_no_gradient_to_the_network() -> None:
-    net, critic = fresh_network(0), Critic(0)
+    net, critic = fresh_network(0), CarCritic(0)
     batch = batch_of(net, 16)._replace(advantage=torch.zeros(16))
     self_play_loss(net, critic, batch, 0.2, 0.0).loss.backward()
     assert all(one.grad is None or not one.grad.any() for one in net.parameters())
@@ -206,11 +206,11 @@ def test_training_goes_on_as_if_it_had_never_stopped(tmp_path: Path, folder: Pat
 
 
 def test_a_state_of_another_sim_is_refused(folder: Path, tmp_path: Path) -> None:
-    training = Training(driving(folder), CFG)
+    training = SelfPlay(driving(folder), CFG)
     small = replace(CFG, num_envs=3)
     begin(tmp_path / "small", (moderate(),), small)
     sim: Any = make_sim("bev/drive", 3, 0, traffic=(str(tmp_path / "small" / START),), obs="none", threads=1)
-    other = Training(Driving(sim, small), small)
+    other = SelfPlay(Driving(sim, small), small)
     with pytest.raises(ConfigError, match="state"):
         other.load(training.state())
     training.driving.sim.close()
