@@ -1,4 +1,4 @@
-"""SelfPlay of traffic by self-play, with checkpoints from which it goes on as if it had never stopped."""
+"""Training of traffic by self-play, with checkpoints from which it goes on as if it had never stopped."""
 
 from __future__ import annotations
 
