@@ -130,10 +130,12 @@ def _figure(values: Sequence[float], note: str) -> Figure:
 def table(document: Mapping[str, Any]) -> str:
     """Markdown tables: a row for each planner, a column for each population; a row for each arm of PerlAD."""
     figures = {key: Figure.from_json(value) for key, value in document["figures"].items()}
-    lines = table_head(("planner", *POPULATIONS, "seeds"))
+    # older documents have fewer populations
+    driven = [one for one in POPULATIONS if any(f"{name}_{one}" in figures for name in PLANNERS)]
+    lines = table_head(("planner", *driven, "seeds"))
     for name, planner in PLANNERS.items():
         if f"{name}_{TRAINED}" in figures:
-            columns = [_text(figures[f"{name}_{population}"]) for population in POPULATIONS]
+            columns = [_text(figures[f"{name}_{population}"]) for population in driven]
             runs = figures[f"{name}_{TRAINED}"].runs
             lines.append(f"| {planner.label} | {' | '.join(columns)} | {runs} |")
     arms = [name for name in ARMS if f"{name}_driving" in figures]

@@ -45,6 +45,11 @@ def test_figures_by_hand() -> None:
     assert "ppo_moderate_lost" not in figures
     document = {"figures": {name: figure.to_json() for name, figure in figures.items()}}
     assert "| PPO, Beta policy, CaRL's reward, vectors | 81.0 (80.0 to 82.0) |" in bench.table(document)
+    before = {name: figure for name, figure in document["figures"].items() if "self-play" not in name}
+    assert (
+        bench.table({"figures": before}).splitlines()[0].count("|")
+        == bench.table(document).splitlines()[0].count("|") - 1
+    )
 
 
 def test_the_rule_based_driver_drives_in_each(tmp_path: Path) -> None:
