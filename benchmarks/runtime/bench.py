@@ -54,7 +54,7 @@ class Block(NamedTuple):
 
 def run(quick: bool = False) -> dict[str, Figure]:
     """Measure all kinds of block in turn."""
-    seconds, rounds = (1.5, 1) if quick else (6.0, 10)
+    seconds, rounds = (1.5, 1) if quick else (6.0, 7)
     kinds = (BARE, SERVO, FROZEN, NATIVE_BARE, NATIVE, NATIVE_FROZEN)
     blocks: dict[str, list[Block]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as folder, busy_core():
