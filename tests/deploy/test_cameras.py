@@ -27,7 +27,7 @@ from robotrl.deploy.robots.cameras import (
     unpacked_numbers,
 )
 from robotrl.deploy.robots.link import Link, RobotFault, Status, message
-from robotrl.deploy.servo.observing import Observer
+from robotrl.deploy.servo.observing import NO_OBSERVATION, Observer
 from robotrl.errors import ConfigError, DataError
 from robotrl.spec import Spec
 from tests.kits import camera_policy
@@ -122,17 +122,17 @@ def test_an_episode_waits_for_an_observation_and_a_frame_of_it(bundle: Path) -> 
         observer = Observer(link, info, wire(manifest, info))
         (camera,) = link.cameras(info.observation_spec).values()
         pixels = np.zeros(camera.shape, np.uint8)
-        assert observer.missing(1) == "no observation"
+        assert observer.missing(1) == NO_OBSERVATION
         speed = np.zeros(1, np.float32)
         link.observations.write(message(Status.READY, tick=0, episode=1, state_id=0, values=speed))
-        assert observer.missing(1) == "no frame of camera 'image'"
+        assert observer.missing(1) == 0, "no frame of the first camera"
         camera.write(pixels, stamp_ns=5, episode=0)
-        assert observer.missing(1) == "no frame of camera 'image'", "one of the episode before"
+        assert observer.missing(1) == 0, "one of the episode before"
         camera.write(pixels, stamp_ns=6, episode=1)
-        assert observer.missing(1) == ""
+        assert observer.missing(1) is None
         opened = observer.open_tick(0, 10, 1)
         assert opened.complete and opened.stamp_ns == 6, "the oldest part counts"
-        assert observer.missing(2) == "no observation"
+        assert observer.missing(2) == NO_OBSERVATION
 
 
 @undisturbed
