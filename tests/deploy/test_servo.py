@@ -301,7 +301,7 @@ def test_a_policy_that_knows_committed_actions_is_given_them(tmp_path: Path, run
     slow = slowed(serve_kit.committed_bundle(tmp_path), tmp_path / "slow")
     graphs.reseal(slow, lambda data: data["timing"].update(max_observation_age_s=0.2))
     log = tmp_path / "log.jsonl"
-    run_control(slow, ENDLESS, episodes=1, limit_s=2.0, log=log, runtime=runtime)
+    run_control(slow, CART, episodes=1, limit_s=2.0, log=log, runtime=runtime)
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     assert sum(r["committed"] > 0 for r in ticks) > 5
     asked = {r["asked"]: r for r in ticks if r["committed"] > 0}
