@@ -14,12 +14,13 @@ from benchmarks.delay.joining import JoinedPolicy
 from robotrl.algos.bc import BcCfg
 from robotrl.api.evaluation import latency_options, make_sim_of
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
-from robotrl.errors import unknown
+from robotrl.errors import CapabilityError, unknown
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.guided import GuidedCfg
 from robotrl.rollout.demos import collect_demos
 from robotrl.rollout.evaluate import PolicyActor, run_episodes
 from robotrl.run.policy_checkpoint import load_policy
+from robotrl.spec import HasStateIds
 from robotrl.spec.sim_options import PerturbCfg
 from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
@@ -75,13 +76,11 @@ def driven(arm: str, run: Path, delay: int, seed: int, episodes: int) -> dict[st
     overlap = 0 if arm in ("late", "trained") else OVERLAP
     latency_ms = 1000.0 * delay * float(policy.control_dt_s or 0.0)
     options = latency_options(run, None, {}, latency_ms, overlap)
-    if arm == "guided":
-        policy = GuidedCfg(overlap=overlap).build(policy)
-    elif arm in ("aligned", "averaged"):
-        policy = JoinedPolicy(policy, overlap, arm)
     sim = make_sim_of(run, None, num_envs=64, seed=seed, options=options)
     try:
-        actor = PolicyActor(policy, sim.num_envs, sim.device, None, seed)
+        if not isinstance(sim, HasStateIds):
+            raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: expected one with numbered starts")
+        actor = PolicyActor(joined(arm, policy, overlap), sim.num_envs, sim.device, None, seed)
         found = run_episodes(actor, sim, sim.state_ids("test")[:episodes], record=True, description=f"{arm} {delay}")
     finally:
         sim.close()
@@ -92,6 +91,15 @@ def driven(arm: str, run: Path, delay: int, seed: int, episodes: int) -> dict[st
         "seam": float(np.quantile(seams, 0.95)),
         "inside": float(np.quantile(inside, 0.99)),
     }
+
+
+def joined(arm: str, policy: Any, overlap: int) -> Any:
+    """The policy with its chunks joined as the arm says."""
+    if arm == "guided":
+        return GuidedCfg(overlap=overlap).build(policy)
+    if arm == "aligned" or arm == "averaged":
+        return JoinedPolicy(policy, overlap, arm)
+    return policy
 
 
 def changes(actions: list[np.ndarray], executed: int) -> tuple[np.ndarray, np.ndarray]:
