@@ -45,7 +45,8 @@ def undisturbed(test: Callable[..., None]) -> Callable[..., None]:
     """Repeat a test that failed while the machine was late; one that fails while it was not fails at once.
 
     Control holds and stops a robot whose observations are 40 ms old, as it should, also where another program had the
-    processor for that long. What lies in the test's `tmp_path` is removed, and its `monkeypatch` undone, before each further try.
+    processor for that long. What lies in the test's `tmp_path` is removed, and its `monkeypatch` undone, before each
+    further try.
     """
 
     @functools.wraps(test)
