@@ -12,7 +12,7 @@ from robotrl.errors import RobotrlError
 from robotrl.transforms import Transform, numpy_backend
 
 Runtime = Literal["python", "native"]
-"""What runs a bundle: the servo in Python and onnxruntime, or both in C++ (see `robotrl.deploy.native`)."""
+"""Language that runs a bundle: Python with onnxruntime, or C++ for servo and engine (see `robotrl.deploy.native`)."""
 
 
 class InferenceError(RobotrlError):

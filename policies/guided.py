@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from robotrl.fn.random.noise import Noise, randn
 from robotrl.policies.base import ACTION, Deployed
 from robotrl.policies.networks.mlp import Transforms
 from robotrl.policies.over_base import PolicyOverBase
-from robotrl.registry import POLICIES
 from robotrl.spec import (
     COMMITTED,
     COMMITTED_MASK,
@@ -28,7 +26,6 @@ from robotrl.spec import (
     committed_specs,
     committed_steps,
 )
-from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import Affine, TransformGroup, composed_affine, inverse
 
 
@@ -140,20 +137,3 @@ class GuidedPolicy(PolicyOverBase):
         zeros = mode == "mean"
         noise = torch.zeros(shape, device=first.device) if zeros else randn(shape, generator, first.device)
         return ActOut(self.deploy(obs, noise).actions, state)
-
-    def to_json(self) -> dict[str, Any]:
-        """Description for `from_json`, without weights; the base policy's description is nested."""
-        return {
-            "kind": self.kind,
-            "cfg": asdict(self.cfg),
-            "base": self.base.to_json(),
-            "control_dt_s": self.control_dt_s,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Build the policy and its base from `to_json`, with fresh weights."""
-        base = POLICIES.load(data["base"]["kind"]).from_json(data["base"])
-        policy = cls(base, GuidedCfg(**settings_from_json(data["cfg"])))
-        policy.control_dt_s = data["control_dt_s"]
-        return policy

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
 from robotrl.errors import ConfigError
+from robotrl.registry import POLICIES
 from robotrl.spec import HasSampler, Spec
+from robotrl.spec.json_fields import settings_from_json
 from robotrl.transforms import TransformGroup
 
 DEFAULT_SAMPLER = ("flow", "euler")
@@ -17,6 +21,8 @@ DEFAULT_SAMPLER = ("flow", "euler")
 class PolicyOverBase(nn.Module):
     """A policy with networks of its own around a base policy, which stays in eval mode.
 
+    Subclasses set `kind`, `Cfg` and `cfg`, and are made from the base policy and the config.
+
     Args:
         base: the base policy.
         horizon: expected chunk length of the base policy; None accepts any.
@@ -24,6 +30,10 @@ class PolicyOverBase(nn.Module):
     Raises:
         ConfigError: the base policy has chunks of another length.
     """
+
+    kind: ClassVar[str]
+    Cfg: ClassVar[type]
+    cfg: Any
 
     def __init__(self, base: Any, horizon: int | None) -> None:
         super().__init__()
@@ -80,6 +90,23 @@ class PolicyOverBase(nn.Module):
         super().train(mode)
         self.base.eval()
         return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Description for `from_json`, without weights; the base policy's description is nested."""
+        return {
+            "kind": self.kind,
+            "cfg": asdict(self.cfg),
+            "base": self.base.to_json(),
+            "control_dt_s": self.control_dt_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Build the policy and its base policy from `to_json`, with fresh weights."""
+        base = POLICIES.load(data["base"]["kind"]).from_json(data["base"])
+        policy = cls(base, cls.Cfg(**settings_from_json(data["cfg"])))
+        policy.control_dt_s = data["control_dt_s"]
+        return policy
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """Context (B, D) of the base policy."""

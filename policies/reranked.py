@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,7 @@ from robotrl.policies.base import Deployed
 from robotrl.policies.generative import GenerativePolicy
 from robotrl.policies.networks.discriminator import Discriminator
 from robotrl.policies.over_base import PolicyOverBase
-from robotrl.registry import POLICIES
 from robotrl.spec import ActOut, Mode, Proposals
-from robotrl.spec.json_fields import settings_from_json
 
 MOST_CANDIDATES = 1024
 FIXED_SEED = 0x2AD2
@@ -138,23 +135,6 @@ class RerankedPolicy(PolicyOverBase):
     def _noise(self, obs: dict[str, Tensor], generator: Noise | None) -> Tensor:
         first = next(iter(obs.values()))
         return randn((len(first), *self.noise_shape), generator, first.device)
-
-    def to_json(self) -> dict[str, Any]:
-        """Description for `from_json`, without weights; the planner's description is nested."""
-        return {
-            "kind": self.kind,
-            "cfg": asdict(self.cfg),
-            "base": self.base.to_json(),
-            "control_dt_s": self.control_dt_s,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Build the policy and its planner from `to_json`, with fresh weights."""
-        base = POLICIES.load(data["base"]["kind"]).from_json(data["base"])
-        policy = cls(base, RerankedCfg(**settings_from_json(data["cfg"])))
-        policy.control_dt_s = data["control_dt_s"]
-        return policy
 
 
 def chosen(chunks: Tensor, choice: Tensor) -> Tensor:

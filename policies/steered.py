@@ -17,9 +17,7 @@ from robotrl.policies.base import Deployed
 from robotrl.policies.networks.mlp import Activation, Mlp
 from robotrl.policies.over_base import PolicyOverBase
 from robotrl.policies.squashed import log_slope
-from robotrl.registry import POLICIES
 from robotrl.spec import ActOut, Mode
-from robotrl.spec.json_fields import settings_from_json
 
 LOG_STD_RANGE = (-5.0, 2.0)
 """Bounds of the log-std of the noise before tanh."""
@@ -212,10 +210,8 @@ class SteeredPolicy(PolicyOverBase):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Build the policy and its base policy from `to_json`, with fresh weights."""
-        base = POLICIES.load(data["base"]["kind"]).from_json(data["base"])
-        policy = cls(base, SteeredCfg(**settings_from_json(data["cfg"])))
+        policy = super().from_json(data)
         policy.base_sha256 = data["base_sha256"]
-        policy.control_dt_s = data["control_dt_s"]
         return policy
 
 

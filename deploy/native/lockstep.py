@@ -70,7 +70,7 @@ class LockstepResult(NamedTuple):
 
     @property
     def successes(self) -> list[bool]:
-        """Whether each finished episode succeeded."""
+        """Success of each finished episode."""
         return [bool(r.numbers[3]) for r in self.records if r.numbers[0] == RecordKind.END]
 
 

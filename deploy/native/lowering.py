@@ -120,7 +120,7 @@ class _Lowering:
 
     @staticmethod
     def shift(kind: TapeOp, i: int, of_constants: set[int], shift: int) -> int:
-        """What is added to number `i` of a record: values lie behind the constants."""
+        """Offset of number `i` of a record: values lie behind the constants."""
         places: dict[TapeOp, tuple[int, ...]] = {
             TapeOp.MATRIX: (0, 1),
             TapeOp.UNARY: (1, 2),

@@ -126,7 +126,7 @@ def committed_steps(observation_spec: Mapping[str, Spec]) -> int:
 
 
 def overlap_weights(delay: int, planned: int, steps: int) -> tuple[float, ...]:
-    """How strongly each action of the last chunk guides the next chunk (real-time chunking, arXiv 2506.07339, eq. 5).
+    """Weights by which the last chunk guides the next one (real-time chunking, arXiv 2506.07339, eq. 5).
 
     Those that are executed before the chunk takes over are kept; the weights of those that are only planned decay.
 

@@ -47,9 +47,7 @@ MAY_IMPORT = {
     "policies.networks.own": {"policies", "errors", "utils.user_module"},
     "policies.vla.decoding.cuda_graph": {"policies", "utils.cuda_graph"},
     # its base may be a policy of any kind
-    "policies.steered": {"spec", "transforms", "errors", "fn", "registry", "policies"},
-    "policies.reranked": {"spec", "transforms", "errors", "fn", "registry", "policies"},
-    "policies.guided": {"spec", "transforms", "errors", "fn", "registry", "policies"},
+    "policies.over_base": {"spec", "transforms", "errors", "fn", "registry", "policies"},
     "sims": {"spec", "transforms", "errors", "fn", "utils", *SHARED_BY_SIMS},
     # lanes, routes, rasters and scores: driving worlds share them, and never import each other
     **{world: {"spec", "errors", "fn", "utils", *SHARED_BY_SIMS, "sims.driving"} for world in DRIVING_WORLDS},

@@ -37,7 +37,7 @@ class Args:
     servo_hz: float = 200.0
     """Rate at which the servo commands the robot, a multiple of the control rate (rounded)."""
     runtime: Literal["python", "native"] = "python"
-    """What runs servo and policy; "native" is C++, which robotrl build native compiles (else the first run does)."""
+    """Language of servo and engine; "native" is C++, which robotrl build native compiles (else the first run does)."""
     realtime: bool = False
     """Use the system's real-time scheduler and locked memory for the servo (needs the permission)."""
     limits: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
