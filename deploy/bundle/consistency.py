@@ -101,6 +101,7 @@ def _check_start(manifest: Manifest) -> None:
     known = {name for port in manifest.observations for name in port.names}
     for i, limit in enumerate(start):
         _check_limit(f"safety.start[{i}]", limit, manifest)
+        require(limit.quantity == "observation", f"safety.start[{i}].quantity", limit.quantity, "'observation'")
         for name in limit.names:
             require(name in known, f"safety.start[{i}] names", name, "an element of an observation")
 

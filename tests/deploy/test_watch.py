@@ -16,6 +16,7 @@ import pytest
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
 from robotrl.deploy.buffers import Runtime
+from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import parse
 from robotrl.deploy.bundle.plausible import outside_start, start_envelope
 from robotrl.deploy.control.log import read_log
@@ -23,6 +24,7 @@ from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Mode, Reason
 from robotrl.deploy.robots.link import RobotFault
+from robotrl.errors import DataError
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup, normalize
 from tests.kits.real_time import undisturbed
@@ -88,6 +90,23 @@ def test_a_hand_over_outside_the_poses_of_training_is_refused(copied: Path, tmp_
     assert [r["kind"] for r in read_log(log)[1]] == ["fault"], "no control tick"
     assert run_control(copied, CART, episodes=1, log=log, accept_start=True, runtime=runtime).successes == 1
     assert read_log(log)[0]["accept_start"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"quantity": "torque"}, r"safety.start\[0\].quantity is 'torque': expected 'observation'"),
+        ({"names": ["elbow"]}, r"safety.start\[0\] names is 'elbow': expected an element of an observation"),
+        ({"low": [2.0]}, r"safety.start\[0\] of 'goal_pos' is \[2.0, 1.0\]: expected low at most high"),
+        ({"low": [0.0, 1.0]}, r"safety.start\[0\].low is 2: expected 1"),
+    ],
+)
+def test_a_start_envelope_that_is_none_is_refused(copied: Path, change: dict[str, Any], says: str) -> None:
+    graphs.reseal(copied, beside)
+    open_bundle(copied)
+    graphs.reseal(copied, lambda data: data["safety"]["start"][0].update(change))
+    with pytest.raises(DataError, match=says):
+        open_bundle(copied)
 
 
 def test_the_start_envelope_by_hand() -> None:
