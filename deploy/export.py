@@ -31,7 +31,7 @@ from robotrl.deploy.bundle.describe import GOLDEN_TOLERANCE, ExportPlan, HasDepl
 from robotrl.deploy.bundle.golden import golden_inputs
 from robotrl.deploy.bundle.install import installed
 from robotrl.deploy.bundle.onnx_scan import scan
-from robotrl.deploy.bundle.signature import SIGNATURE_FILE, signature_of
+from robotrl.deploy.bundle.signature import SIGNATURE_FILE, check_private_key, signature_of
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
@@ -131,6 +131,8 @@ def export(
     period = _period(source, control_dt_s)
     if samples < MIN_SAMPLES:
         raise ConfigError(f"samples is {samples!r}: expected {MIN_SAMPLES} or more")
+    if sign is not None:
+        check_private_key(sign)
     policy = _frozen_copy(source)
     recorded = _recorded(policy, observations, run_dir, samples)
     with installed(target, overwrite=overwrite) as draft:

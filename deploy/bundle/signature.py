@@ -42,6 +42,15 @@ def signature_of(manifest: bytes, key_file: str | os.PathLike[str]) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
 
 
+def check_private_key(key_file: str | os.PathLike[str]) -> None:
+    """Check that a file holds a private key, before work whose result it is to sign.
+
+    Raises:
+        ConfigError: the file holds no such key.
+    """
+    _private(Path(key_file))
+
+
 def check_signature(where: str, manifest: bytes, found: bytes | None, key_file: str | os.PathLike[str]) -> None:
     """Check that a bundle's manifest was signed by the owner of a key.
 
