@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.inference.request import committed_inputs, packed, unpacked
+from robotrl.deploy.native.build import native_runtime
 from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.driver import CONTROLLER_TIMEOUT_S
 from robotrl.deploy.robots.link import RobotFault
@@ -262,19 +264,39 @@ def test_a_servo_that_is_killed_leaves_a_robot_that_holds_and_ends(
     assert not any("robotrl.deploy" in name for name in names)
 
 
+def slow_to_start(seconds: float, folder: Path) -> Path:
+    """A native runtime whose servo comes to life after some seconds. It starts too fast for a signal to meet it."""
+    built = native_runtime().servo
+    slow = Path(shutil.copytree(built.parent, folder))
+    program = slow / built.name
+    program.unlink()
+    program.write_text(f"#!/bin/sh\nsleep {seconds}\nexec {shlex.quote(str(built))}\n")
+    program.chmod(0o755)
+    return slow
+
+
 @undisturbed
-def test_a_robot_waits_for_the_first_command_of_a_slow_servo(bundle: Path, runtime: Runtime) -> None:
+def test_a_robot_waits_for_the_first_command_of_a_slow_servo(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+) -> None:
     """A servo that comes to nothing for 8 s after its start, longer than a running one may be silent."""
+    slow_s = 8.0
 
     def pause(process: psutil.Process) -> None:
         process.suspend()
-        time.sleep(8.0)
+        time.sleep(slow_s)
         process.resume()
 
-    thread = when("servo", pause)
-    report = run_control(bundle, CART, episodes=1, runtime=runtime)
-    thread.join()
+    begun = time.monotonic()
+    if runtime == "native":
+        monkeypatch.setenv("ROBOTRL_NATIVE", str(slow_to_start(slow_s, tmp_path / "slow")))
+        report = run_control(bundle, CART, episodes=1, runtime=runtime)
+    else:
+        thread = when("servo", pause)
+        report = run_control(bundle, CART, episodes=1, runtime=runtime)
+        thread.join()
     assert report.successes == 1
+    assert time.monotonic() - begun > slow_s > CONTROLLER_TIMEOUT_S
 
 
 def slowed(source: Path, target: Path) -> Path:
