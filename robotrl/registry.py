@@ -137,6 +137,7 @@ EXTRA_OF_MODULE = {
     "carla": "carla",
     "mcap": "mcap",
     "cryptography": "sign",
+    "carla_driver_interface": "driver",
     "msgpack": "carla",
     "mujoco": "mujoco",
     "open_clip": "clip",

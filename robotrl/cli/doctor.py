@@ -45,6 +45,7 @@ EXTRAS = {
     "remote": ("websockets", "msgpack"),
     "mcap": ("mcap",),
     "sign": ("cryptography",),
+    "driver": ("carla_driver_interface",),
     "carla": ("carla",),
     "sb3": ("stable_baselines3",),
     "interop": ("stable_baselines3", "rsl_rl", "skrl", "torchrl", "minari", "h5py"),

@@ -23,6 +23,7 @@ from robotrl.sims.driving.core import DrivingCore, Ids
 from robotrl.sims.driving.judge import begin_judging
 from robotrl.sims.driving.kernels import conclude, finish_step, observe_envs, settle
 from robotrl.sims.driving.observations import DrivingObservations
+from robotrl.sims.driving.reported.phases import OFF, show_phases
 from robotrl.sims.driving.plan import follow
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.lane_index import match_agents
@@ -32,9 +33,6 @@ from robotrl.sims.driving.traffic.ego import HIT_NONE, HIT_PEDESTRIAN, HIT_STATI
 from robotrl.sims.driving.world import RECORDS
 from robotrl.spec import Spec
 
-RED_LEFT_S = 20.0
-"""Remaining time of a red light, which CARLA does not tell: the observation's largest."""
-ENDLESS_S = 1e6
 SAME_M = 1e-3
 """Largest difference of any position between an episode and its repetition."""
 HITS = {scene.PEDESTRIAN: HIT_PEDESTRIAN, scene.CAR: HIT_VEHICLE, scene.CYCLIST: HIT_VEHICLE}
@@ -338,19 +336,16 @@ class CarlaCore(DrivingCore):
         episode = self.world.episodes[e]
         first = self.bank.arrays.maps["signal"][episode["map"]]
         rows = self.bank.arrays.signals[first : first + len(found)]
-        # the present in the clock of the kernels, where time is a sum of float32
-        rows["start"] = np.float32(episode["time"] + np.float64(dt)) + episode["offset"]
-        state = np.where(found >= 0, lights["state"][found] if len(lights) else scene.OFF, scene.OFF)
+        state = np.where(found >= 0, lights["state"][found] if len(lights) else OFF, OFF)
         durations = np.zeros((4, len(found)))
         elapsed = np.zeros(len(found))
         if len(lights):
             there = lights[np.maximum(found, 0)]
             durations[:2] = there["green_s"], there["yellow_s"]
             elapsed = there["elapsed_s"]
-        left = np.maximum(np.take_along_axis(durations, state[None], 0)[0] - elapsed, 0.05)
-        rows["green"] = np.where(state == scene.GREEN, left, np.where(state == scene.OFF, ENDLESS_S, 0.0))
-        rows["yellow"] = np.where(state == scene.YELLOW, left, 0.0)
-        rows["cycle"] = np.where(state == scene.RED, RED_LEFT_S, 2.0 * ENDLESS_S)
+        # the present in the clock of the kernels, where time is a sum of float32
+        now = np.float32(episode["time"] + np.float64(dt)) + episode["offset"]
+        show_phases(rows, now, state, np.take_along_axis(durations, state[None], 0)[0] - elapsed)
 
     def _hit(self, e: int, hits: NDArray[Any]) -> tuple[int, int]:
         """Kind of collision and slot of the other, of the gravest of some collisions."""

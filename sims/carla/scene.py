@@ -30,9 +30,7 @@ ROAD_USER = np.dtype(
 )
 """A road user; row 0 of a scene is the ego."""
 LIGHT = np.dtype([("state", "<i4"), ("elapsed_s", "<f4"), ("green_s", "<f4"), ("yellow_s", "<f4"), ("red_s", "<f4")])
-"""A traffic light: its state, the time in it, and the duration of each state."""
-GREEN, YELLOW, RED, OFF = 0, 1, 2, 3
-"""States of a light; the first three are those of `robotrl.sims.driving.traffic.right_of_way`."""
+"""A traffic light: its state (one of `sims.driving.reported.phases`), the time in it, and the duration of each."""
 HIT = np.dtype([("id", "<i4"), ("kind", "<i4")])
 """A collision of the ego: the other actor, -1 for the map, and its kind."""
 STATIC_BOX = np.dtype([("x", "<f8"), ("y", "<f8"), ("yaw", "<f8"), ("length", "<f8"), ("width", "<f8")])

@@ -13,7 +13,7 @@ from robotrl.errors import unknown
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.driving import tables
-from robotrl.sims.driving.backends.backend import Backend, put
+from robotrl.sims.driving.backends.backend import Backend, Zeros, put
 from robotrl.sims.driving.episode_summary import drive_of
 from robotrl.sims.driving.kernels import ARRIVED, draw_envs, observe_envs
 from robotrl.sims.driving.observations import DrivingObservations
@@ -27,6 +27,36 @@ from robotrl.spec import Spec
 
 Ids = NDArray[np.int64]
 RESET_OPTIONS = ("state_ids", "stagger")
+
+
+def make_world(zeros: Zeros, num_envs: int, agents: int, localized: bool = False) -> WorldState:
+    """Empty state of N envs, without networks of traffic.
+
+    Args:
+        zeros: allocates the arrays.
+        num_envs: N.
+        agents: slots A for road users in each env, including the ego.
+        localized: the ego's localization has errors.
+    """
+    n = num_envs
+    world = WorldState(
+        agents=zeros((n, agents), tables.AGENT),
+        egos=zeros(n, tables.EGO),
+        episodes=zeros(n, tables.EPISODE),
+        judges=zeros(n, tables.JUDGE),
+        order=zeros((n, agents), np.int32),
+        places=zeros((n, agents), np.float64),
+        claims=zeros((n, 1), tables.CLAIM),
+        walking=zeros((n, 1), np.int32),
+        localized=zeros(n if localized else 0, tables.EGO),
+        populations=zeros(1, tables.POPULATION),
+        networks=zeros((0, 0), np.float32),
+        car_input=zeros((0, 0), np.float32),
+        car_scratch=zeros((0, 0), np.float32),
+    )
+    world.populations[:] = population_records(())
+    world.order[:] = np.arange(agents)
+    return world
 
 
 class DrivingStep(NamedTuple):
@@ -81,23 +111,7 @@ class DrivingCore(ABC):
         self._starts = starts.StartQueue(seed)
         self._bounds = ActionBounds(action_spec, num_envs, name)
         n, zeros = num_envs, machine.zeros
-        self.world = WorldState(
-            agents=zeros((n, agents), tables.AGENT),
-            egos=zeros(n, tables.EGO),
-            episodes=zeros(n, tables.EPISODE),
-            judges=zeros(n, tables.JUDGE),
-            order=zeros((n, agents), np.int32),
-            places=zeros((n, agents), np.float64),
-            claims=zeros((n, 1), tables.CLAIM),
-            walking=zeros((n, 1), np.int32),
-            localized=zeros(n if rules.localization_errs() else 0, tables.EGO),
-            populations=zeros(1, tables.POPULATION),
-            networks=zeros((0, 0), np.float32),
-            car_input=zeros((0, 0), np.float32),
-            car_scratch=zeros((0, 0), np.float32),
-        )
-        self.world.populations[:] = population_records(())
-        self.world.order[:] = np.arange(agents)
+        self.world = make_world(zeros, n, agents, rules.localization_errs())
         self.state_ids: Ids = np.full(n, -1)
         self.reward: NDArray[np.float32] = zeros(n, np.float32)
         self.terms: NDArray[np.float32] = zeros((n, len(tables.TERMS)), np.float32)

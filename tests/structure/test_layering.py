@@ -77,6 +77,8 @@ MAY_IMPORT = {
     "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate", "sims.wrapper"},
     "deploy": BASE | {"utils"},
     "deploy.export": LEARN | {"policies", "deploy"},
+    # observes the scenes of a driving simulator as the driving sims do
+    "deploy.driver": BASE | {"utils", "deploy", "sims.driving"},
     # instructions of openpi's robots become word numbers
     "deploy.remote.openpi": BASE | {"utils", "fn.text"},
     "report": BASE | {"utils"},

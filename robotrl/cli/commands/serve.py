@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -14,19 +14,45 @@ from robotrl.cli.commands.parsing import check_seed, parse
 from robotrl.errors import ConfigError
 
 
+Protocol = Literal["policy", "driver"]
+PORTS = {"policy": 8000, "driver": 50051}
+
+
+@dataclass(frozen=True)
+class DriverArgs:
+    """Settings of `--as driver`."""
+
+    runtime: Literal["alpasim", "carla"] = "alpasim"
+    """The simulator that connects: "carla" also reports road users, lights and speed limits."""
+    allow_network: bool = False
+    """Bind an address that other machines reach: AlpaSim's contract has no token."""
+    limit_mps: float = 10.0
+    """Speed limit where the simulator tells none, m/s."""
+    throttle_mps2: float = 2.4
+    """Acceleration for an acceleration action of 1, as trained."""
+    pixels_per_m: float = 2.0
+    """Resolution of the raster, as trained."""
+    horizon_s: float = 4.0
+    """Length of a plan, seconds."""
+    cameras: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=NAME")] = ()
+    """Camera of the simulator for each picture that the bundle observes."""
+
+
 @dataclass(frozen=True)
 class Args:
-    """Serve a bundle over websockets, for `robotrl deploy --remote` and for openpi's client.
+    """Serve a bundle over websockets, for `robotrl deploy --remote` and for openpi's client, or as AlpaSim's driver.
 
-    Stops in order on Ctrl-C and SIGTERM. GET /healthz on the same port answers while an inference runs.
+    Stops in order on Ctrl-C and SIGTERM. Of websockets, GET /healthz on the same port answers while an inference runs.
     """
 
     bundle: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="BUNDLE")]
     """Bundle directory, written by `robotrl export`."""
+    protocol: Annotated[Protocol, tyro.conf.arg(name="as")] = "policy"
+    """"policy": chunks of actions over websockets; "driver": AlpaSim's driver contract over gRPC."""
     host: str = "127.0.0.1"
     """Address to bind; any other than this machine's own needs a token."""
-    port: int = 8000
-    """TCP port; 0 lets the system choose."""
+    port: int | None = None
+    """TCP port; 0 lets the system choose. None: 8000, or 50051 of a driver."""
     token_env: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Environment variable that holds the token which clients must present."""
     token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -47,6 +73,8 @@ class Args:
     """Where keys of openpi observations belong that no port has the name of; KEY= drops a key."""
     seed: int = 0
     """Seed of the sampling noise, for clients that send none."""
+    driver: DriverArgs = field(default_factory=DriverArgs)
+    """Settings of `--as driver`."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,6 +85,9 @@ def main(argv: Sequence[str]) -> int:
 
     if (kind := kind_of(args.bundle)) != "bundle":
         raise ConfigError(f"{args.bundle} is a {kind}: expected a bundle; robotrl export makes one from a run")
+    port = PORTS[args.protocol] if args.port is None else args.port
+    if args.protocol == "driver":
+        return _as_driver(args, port)
     from robotrl.deploy.bundle.manifest import Manifest
     from robotrl.deploy.remote.access import bind_addresses, is_loopback, read_token, server_tls
     from robotrl.deploy.remote.server import HEALTH, ServeCfg
@@ -69,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
         print("warning: without --tls-cert, token and observations can be read on the network", file=sys.stderr)
     cfg = ServeCfg(
         addresses=tuple(addresses),
-        port=args.port,
+        port=port,
         token=token,
         tls=tls,
         max_message_mib=args.max_message_mib,
@@ -91,3 +122,41 @@ def main(argv: Sequence[str]) -> int:
     refused = ", ".join(f"{code} {count}" for code, count in report.refused.items()) or "none"
     print(f"stopped; answered {report.answered}; refused: {refused}")
     return 0
+
+
+def _as_driver(args: Args, port: int) -> int:
+    """Serve AlpaSim's driver contract."""
+    if args.token_env or args.token_file or args.tls_cert or args.tls_key:
+        raise ConfigError("AlpaSim's driver contract has neither tokens nor TLS: expected --as driver without them")
+    from robotrl.deploy.bundle.manifest import Manifest
+    from robotrl.deploy.driver.sensing import DriverCfg
+    from robotrl.deploy.driver.serving import serve_driver
+
+    own = args.driver
+    cameras = tuple(_pair(text) for text in own.cameras)
+    cfg = DriverCfg(own.limit_mps, own.throttle_mps2, own.pixels_per_m, own.horizon_s, cameras)
+
+    def started(manifest: Manifest, address: str) -> None:
+        print(f"bundle {manifest.bundle_id[:12]}, driver for {own.runtime}, no token")
+        print(f"serving egodriver at {address}", flush=True)
+
+    counts = serve_driver(
+        args.bundle,
+        cfg,
+        runtime=own.runtime,
+        host=args.host,
+        port=port,
+        allow_network=own.allow_network,
+        seed=args.seed,
+        started=started,
+    )
+    print(f"stopped; planned {counts.planned}, braked {counts.braked}")
+    return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Observation and camera of a "KEY=NAME"."""
+    key, sign, camera = text.partition("=")
+    if not (key and sign and camera):
+        raise ConfigError(f"--driver.cameras is {text!r}: expected KEY=NAME, e.g. front=camera_front")
+    return key, camera

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import carla
 import numpy as np
 
-from robotrl.sims.carla.scene import CAR, CYCLIST, GREEN, LIGHT, OBSTACLE, OFF, PEDESTRIAN, RED, ROAD_USER, YELLOW
+from robotrl.sims.carla.scene import CAR, CYCLIST, LIGHT, OBSTACLE, PEDESTRIAN, ROAD_USER
+from robotrl.sims.driving.reported.phases import GREEN, OFF, RED, YELLOW
 
 STATES = {
     carla.TrafficLightState.Green: GREEN,
