@@ -85,8 +85,8 @@ def ports_of(manifest: Manifest, cfg: DriverCfg) -> BundlePorts:
         actions = actions_of("trajectory", None, max(len(names) // 2, 2))
         if names != actions.spec.names:
             raise DataError(
-                f"this bundle's actions are {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}: expected those of"
-                " a driving policy (steer and accel, or the points of a trajectory)"
+                f"this bundle's actions are {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}: expected those"
+                " of a driving policy (steer and accel, or the points of a trajectory)"
             )
     chosen = dict(cfg.cameras)
     pictures = {key: port for key, port in ports.items() if is_picture(port.spec) and key != "bev"}
@@ -122,8 +122,8 @@ def scene_of(ports: BundlePorts, cfg: DriverCfg) -> RouteScene:
         if spec is None or (spec.shape, spec.dtype) != (port.shape, port.source_dtype) or spec.names != port.names:
             known = ", ".join(scene.specs)
             raise DataError(
-                f"this bundle observes {name!r} of shape {port.shape}: expected observations of bev/drive ({known}), and"
-                " cameras"
+                f"this bundle observes {name!r} of shape {port.shape}: expected observations of bev/drive ({known}),"
+                " and cameras"
             )
     return scene
 
@@ -134,7 +134,7 @@ def ego_of(session: SessionState, steer: float, accel: float) -> tuple[ReportedE
     Acceleration and yaw rate are differences of the last two reported states.
 
     Raises:
-        DataError: no egomotion has been reported.
+        DataError: no egomotion has been reported, or a number of it is not finite.
     """
     times, poses = session.ego_trajectory.timestamps_us, session.ego_trajectory.poses
     if not poses:
@@ -145,13 +145,16 @@ def ego_of(session: SessionState, steer: float, accel: float) -> tuple[ReportedE
         gained = (speed - _speed(session, -2)) / dt
         turned = poses[-1].yaw - poses[-2].yaw
         rate = (math.remainder(turned, 2.0 * math.pi)) / dt
+    if not (np.isfinite(poses[-1].position).all() and math.isfinite(speed)):
+        raise DataError(f"the egomotion at {times[-1]} us has a number that is not finite: expected pose and velocity")
     x, y = center_of(poses[-1])
     return ReportedEgo(x, y, poses[-1].yaw, speed, gained, rate, steer, accel), poses[-1], int(times[-1])
 
 
 def _speed(session: SessionState, k: int) -> float:
     """Speed ahead of a reported state, m/s."""
-    return max(float(session.dynamic_states[k].linear_velocity.x), 0.0)
+    ahead = float(session.dynamic_states[k].linear_velocity.x)
+    return 0.0 if ahead < 0.0 else ahead
 
 
 def center_of(rig: Pose) -> tuple[float, float]:

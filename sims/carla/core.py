@@ -23,8 +23,8 @@ from robotrl.sims.driving.core import DrivingCore, Ids
 from robotrl.sims.driving.judge import begin_judging
 from robotrl.sims.driving.kernels import conclude, finish_step, observe_envs, settle
 from robotrl.sims.driving.observations import DrivingObservations
-from robotrl.sims.driving.reported.phases import OFF, show_phases
 from robotrl.sims.driving.plan import follow
+from robotrl.sims.driving.reported.phases import OFF, show_phases
 from robotrl.sims.driving.rewards import Rules
 from robotrl.sims.driving.roads.lane_index import match_agents
 from robotrl.sims.driving.roads.map_pool import MapPool

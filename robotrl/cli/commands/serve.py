@@ -13,7 +13,6 @@ import tyro
 from robotrl.cli.commands.parsing import check_seed, parse
 from robotrl.errors import ConfigError
 
-
 Protocol = Literal["policy", "driver"]
 PORTS = {"policy": 8000, "driver": 50051}
 

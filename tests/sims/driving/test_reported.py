@@ -144,7 +144,7 @@ def test_ways() -> None:
     np.testing.assert_allclose(way, [[0.0, -BEFORE_M], [0.0, 0.0], [0.0, 30.0]], atol=1e-9)
     assert along_way(way, 3.0, 10.0) == pytest.approx(BEFORE_M + 10.0)
     assert point_on(way, BEFORE_M + 35.0) == pytest.approx((0.0, 35.0))
-    with pytest.raises(ConfigError, match="route is 5.0 m long: expected 12 m or more"):
+    with pytest.raises(ConfigError, match=r"route is 5\.0 m long: expected 12 m or more"):
         drivable(np.array([[0.0, 0.0], [5.0, 0.0]]))
     with pytest.raises(ConfigError, match=r"route has shape \(0, 3\)|0.0 m long"):
         drivable(np.zeros((0, 3)))
