@@ -64,7 +64,15 @@ STUDIES = {
         60_000,
         4_000,
         64,
-        GuidanceCfg(by="expert", noise=0.2, margin_weight=0.0, action_weight=0.3, action_end_env_steps=30_000),
+        GuidanceCfg(
+            by="expert",
+            noise=0.2,
+            # one way round the obstacle: suggestions of both would have no mean that a Gaussian can follow
+            mode="left",
+            margin_weight=0.0,
+            action_weight=0.3,
+            action_end_env_steps=30_000,
+        ),
     ),
     "drive": Study(
         "bev/drive",
