@@ -406,6 +406,23 @@ class _Lowering:
             return [np.concatenate(constant, axis)]
         return [PlacedValues(np.concatenate([self.places_of(part) for part in parts], axis))]
 
+    def pad(self, node: GraphNode) -> list[Tensor]:
+        """Elements before and after those of each axis, all of one number."""
+        mode = node.attributes.get("mode", "constant")
+        counts = [int(n) for n in self.fixed(node, 1)]
+        if mode != "constant" or min(counts, default=0) < 0:
+            raise self.unknown(node, f"mode {mode} or fewer elements")
+        x = self.tensor(node, 0)
+        axes = [int(n) for n in self.fixed(node, 3)] if self.given(node, 3) else list(range(len(x.shape)))
+        wide = [(0, 0)] * len(x.shape)
+        for axis, before, after in zip(axes, counts[: len(axes)], counts[len(axes) :], strict=True):
+            wide[axis] = (before, after)
+        number = self.fixed(node, 2).astype(np.float32) if self.given(node, 2) else np.zeros((), np.float32)
+        if isinstance(x, np.ndarray):
+            return [np.pad(x, wide, constant_values=number.item())]
+        place = int(self.places_of(number.reshape(1))[0])
+        return [PlacedValues(np.pad(x.places, wide, constant_values=place))]
+
     def places_of(self, tensor: Tensor) -> np.ndarray:
         """Places of a tensor; a constant is copied to the values."""
         if isinstance(tensor, PlacedValues):
@@ -440,6 +457,7 @@ _METHODS: dict[str, Callable[[_Lowering, GraphNode], list[Tensor]]] = {
     "Slice": _Lowering.slices,
     "Split": _Lowering.split,
     "Concat": _Lowering.concat,
+    "Pad": _Lowering.pad,
     "Constant": _Lowering.constant,
 }
 

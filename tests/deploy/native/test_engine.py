@@ -99,6 +99,8 @@ WIDE = RNG.normal(size=(6, 150)).astype(np.float32)
         (one("Tile", "b"), {"b": np.int64([3, 2])}),
         (one("Expand", "b"), {"b": np.int64([4, 6])}),
         (one("Concat", "b", axis=1), {"b": WIDE[:1, :3]}),
+        (one("Pad", "b"), {"b": np.int64([0, 2, 1, 3])}),
+        (one("Pad", "b", "c", "d"), {"b": np.int64([1, 0]), "c": np.float32(0.25), "d": np.int64([1])}),
         (
             [
                 helper.make_node("Reshape", ["x", "two"], ["r"]),
