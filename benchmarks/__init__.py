@@ -35,6 +35,7 @@ BENCHES = {
     "planner": "planner.bench",
     "ppo": "ppo.bench",
     "quickstart": "quickstart.bench",
+    "reflex": "reflex.bench",
     "rewards": "rewards.bench",
     "runtime": "runtime.bench",
     "stepping": "stepping.bench",

@@ -38,7 +38,7 @@ from robotrl.spec import (
     Step,
     SuccessRule,
 )
-from robotrl.spec.actuation import Actuation, HasActuation
+from robotrl.spec.actuation import Actuation, HasActuation, HasServoClock, Reflex
 from robotrl.spec.captions import ActionCaptions, HasActionCaptions
 from robotrl.spec.episode_log import HasEpisodeLog
 from robotrl.spec.late_rewards import HasLateRewards, LateRewards
@@ -377,6 +377,37 @@ class _Actuation(WrappedSim):
         return self.sim.actuation
 
 
+class _ServoClock(WrappedSim):
+    @property
+    def servo_ticks(self) -> int:
+        """Servo ticks in a control step."""
+        return self.sim.servo_ticks
+
+    @property
+    def servo_spec(self) -> Spec:
+        """What is measured at each tick."""
+        return self.sim.servo_spec
+
+    @property
+    def hazard(self) -> str:
+        """Name and unit of the hazard."""
+        return self.sim.hazard
+
+    @property
+    def hazard_limit(self) -> float:
+        """Hazard above which a tick is a violation."""
+        return self.sim.hazard_limit
+
+    @property
+    def retract(self) -> tuple[float, ...]:
+        """Action that leads away from the hazard."""
+        return self.sim.retract
+
+    def set_reflex(self, reflex: Reflex | None) -> None:
+        """Have a reflex act at each tick, on the device of the sim itself."""
+        self.sim.set_reflex(reflex)
+
+
 class _Reasons(WrappedSim):
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -412,6 +443,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasActionCaptions: _ActionCaptions,
     HasEpisodeLog: _EpisodeLog,
     HasActuation: _Actuation,
+    HasServoClock: _ServoClock,
 }
 
 

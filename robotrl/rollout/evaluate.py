@@ -36,6 +36,7 @@ from robotrl.spec import (
     is_picture,
     lost,
 )
+from robotrl.spec.actuation import reflex_of
 from robotrl.utils.progress import track
 
 RULE = "noise by start and decision"
@@ -402,7 +403,7 @@ def evaluate(
     """Success rate of a policy over held-out starts, each run exactly once.
 
     Args:
-        policy: a policy, or an actor made for this sim.
+        policy: a policy, or an actor made for this sim; its reflex, if it has one, acts in a sim with a servo clock.
         sim: a sim with numbered starts; it is reset.
         episodes: number of starts, the first of the split; ignored if `ids` is given.
         split: "test" for final results, "val" for model selection.
@@ -430,7 +431,8 @@ def evaluate(
     # reseed, so that the result does not depend on earlier use: in third-party sims random streams matter besides the
     # start
     sim.reset(seed=seed)
-    result = run_episodes(actor, sim, ids, on_step=on_step, on_reward=on_reward, description="evaluate")
+    with reflex_of(policy, sim):
+        result = run_episodes(actor, sim, ids, on_step=on_step, on_reward=on_reward, description="evaluate")
     success = np.array([e.success for e in result])
     return EvalResult(
         np.array([e.state_id for e in result], np.int64),

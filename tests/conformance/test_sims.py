@@ -107,6 +107,16 @@ ADAPTERS = (
         for name in ("push", "pick-place")
     ),
     Adapter(
+        sim="mujoco/press",
+        short={"limit_s": 0.5},
+        short_steps=10,
+        long={"limit_s": 60.0},
+        threads=({"threads": 1}, {"threads": 3}),
+        param=("servo_gain", 0.5),
+        randomization={"randomization": {"servo_gain": (0.6, 1.4), "friction": (0.5, 2.0)}},
+        starts=48,
+    ),
+    Adapter(
         sim="mujoco/tabletop",
         short={"limit_s": 0.5},
         short_steps=10,

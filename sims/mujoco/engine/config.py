@@ -99,6 +99,16 @@ class MujocoCfg:
         Raises:
             ConfigError: the configured engine is MuJoCo Warp.
         """
+        return MujocoCore(task, num_envs, seed, *self.core_options(task, randomization))
+
+    def core_options(
+        self, task: Task, randomization: Mapping[str, tuple[float, float]] | None = None
+    ) -> tuple[int, Mapping[str, tuple[float, float]] | None, Path | None]:
+        """Threads, randomization and dump directory of a task's core; see `core`.
+
+        Raises:
+            ConfigError: the configured engine is MuJoCo Warp.
+        """
         if self.on_warp():
             chosen = f"engine is {self.engine!r}" if self.device == "cpu" else f"device is {self.device!r}"
             raise ConfigError(
@@ -107,7 +117,7 @@ class MujocoCfg:
             )
         ranges = randomization if self.randomization is None else self.randomization
         dumps = None if self.dump_dir is None else Path(self.dump_dir)
-        return MujocoCore(task, num_envs, seed, self.threads, ranges, dumps)
+        return self.threads, ranges, dumps
 
     def sim(self, task: DeviceTask, num_envs: int, seed: int) -> MujocoSim | WarpSim:
         """Batched sim of a task that runs on either engine.

@@ -140,10 +140,10 @@ class MujocoCore:
         """
         actions = self._bounds.checked(actions, self.steps)
         task = self.task
-        task.command(actions)
+        started = self.steps == 0
         self.steps += 1
         try:
-            self.physics.step(task.substeps)
+            self._advance(actions, started)
         except SimNumericsError as error:
             # after the error, failed envs keep their previous state and step count; the others have advanced
             self.steps[error.env_ids] -= 1
@@ -176,6 +176,12 @@ class MujocoCore:
             self.success,
             self.state_id,
         )
+
+    def _advance(self, actions: Real, started: NDArray[np.bool_]) -> None:
+        """Command the actions (N, A) and advance the physics by a control step; `started` (N,) begin their episode."""
+        del started
+        self.task.command(actions)
+        self.physics.step(self.task.substeps)
 
     def _observe(self, env_ids: Ids | slice) -> None:
         self.task.observe(self.obs, env_ids)

@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.config import MujocoCfg
+from robotrl.sims.mujoco.engine.servo import ServoCore, ServoSim
 from robotrl.sims.mujoco.engine.sim import ExpertSim
-from robotrl.sims.mujoco.manipulation import peg_insert, pick_place, push, push_captions, reach
+from robotrl.sims.mujoco.manipulation import peg_insert, pick_place, press, push, push_captions, reach
 from robotrl.sims.mujoco.manipulation.peg_insert import PegInsert
 from robotrl.sims.mujoco.manipulation.peg_insert_expert import PegExpert
 from robotrl.sims.mujoco.manipulation.pick_place import PickPlace
 from robotrl.sims.mujoco.manipulation.pick_place_expert import PickPlaceExpert
+from robotrl.sims.mujoco.manipulation.press import Press
+from robotrl.sims.mujoco.manipulation.press_expert import PressExpert
 from robotrl.sims.mujoco.manipulation.push import Push
 from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
 from robotrl.sims.mujoco.manipulation.reach import Reach
@@ -77,6 +80,31 @@ class PickPlaceCfg(MujocoCfg):
         if self.on_warp():
             return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
         return self.with_images(ExpertSim(self.core(task, num_envs, seed), PickPlaceExpert))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PressCfg(MujocoCfg):
+    """`mujoco/press`: the arm presses a pad on a surface of unknown height, tilt and stiffness."""
+
+    train_defaults: ClassVar[TrainDefaults] = TRAIN_DEFAULTS
+    reward: Literal["sparse", "shaped"] = "sparse"
+    """Reward: "sparse" is +1 at success and 0 otherwise; "shaped" adds ten times the meters gained on the goal."""
+    limit_s: float = press.LIMIT_S
+    """Time limit of an episode, 0.5 to 60 s."""
+
+    def build(self, num_envs: int, seed: int) -> ServoSim:
+        """Build the batched sim.
+
+        Args:
+            num_envs: N, 1 or more.
+            seed: seed of the training starts that are drawn.
+
+        Raises:
+            ConfigError: a value out of range, with what was expected; or another engine than the native one.
+        """
+        task = Press(self.reward, self.limit_s)
+        core = ServoCore(task, num_envs, seed, *self.core_options(task))
+        return self.with_images(ServoSim(core, PressExpert))
 
 
 @dataclass(frozen=True, kw_only=True)
