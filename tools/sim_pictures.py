@@ -145,6 +145,7 @@ if __name__ == "__main__":
         locomotion(robot)
     episode("mujoco/peg-insert", "left", {0: "front", 10: "side"}, "top")
     episode("mujoco/reach", "clockwise", {0: "front", 8: "side"}, "top")
+    episode("mujoco/press", "along", {0: "front", 8: "side"}, "top")
     episode("mujoco/push", "left", {0: "front", 32: "top"}, "side")
     episode("mujoco/pick-place", "clockwise", {0: "front", 22: "side"}, "front")
     tabletop()

@@ -13,6 +13,7 @@ import tests.algos.test_grpo as tokens
 import tests.algos.test_perlad as planning
 import tests.algos.test_pretrain as looking
 import tests.algos.test_rad2 as driving
+import tests.algos.test_reflex as reflexes
 import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
 import tests.policies.vla.test_flow as flows
@@ -91,6 +92,10 @@ def steering(name: str, cfg: Any) -> Callable[[Data], AlgorithmCase]:
     return lambda data: AlgorithmCase(name, cfg, lambda: Walk(16), ACTOR, kit.flow, None, 1)
 
 
+def on_press() -> Any:
+    return reflexes.task_policy(reflexes.press())
+
+
 def table() -> Any:
     return tokens.tabletop(reward="shaped")
 
@@ -148,6 +153,7 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     ),
     "rad2": lambda data: AlgorithmCase("rad2", driving.CFG, driving.sim, driving.RANKED, driving.planner),
     "reinflow": on_policy("reinflow", kit.REINFLOW, kit.flow),
+    "reflex": lambda data: AlgorithmCase("reflex", reflexes.CFG, reflexes.press, reflexes.GUARDED, on_press),
     "rlpd": lambda data: AlgorithmCase(
         "rlpd", off.RLPD, lambda: Walk(off.ENVS), off.POLICY, None, data.random_walks, 3
     ),

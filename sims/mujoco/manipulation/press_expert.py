@@ -24,7 +24,7 @@ NEAR_M = 0.01
 CLEAR_M = 0.03
 """Height above the estimate at which it goes over to the goal."""
 PRESS = -0.075
-"""Vertical action in contact; it presses with about 11 N."""
+"""Vertical action in contact; it presses with 5 to 23 N, by the arm's pose, and mostly about 10."""
 SLIDE = 0.4
 """Largest horizontal action in contact."""
 TOUCH_N = 1.0
