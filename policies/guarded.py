@@ -67,7 +67,8 @@ class GuardedPolicy(PolicyOverBase):
 
     def __init__(self, base: Any, cfg: GuardedCfg) -> None:
         missing = [name for name in NEEDED if not hasattr(base, name)]
-        if missing or not isinstance(base, HasKeyedNoise):
+        keyed = isinstance(base, HasKeyedNoise)
+        if missing or not keyed:
             lacks = ", ".join(missing) or "HasKeyedNoise"
             raise CapabilityError(f"policy {type(base).__name__} lacks {lacks}: it cannot act beside a reflex")
         check_number("policy.threshold", cfg.threshold, 0.0, 1.0)

@@ -56,7 +56,15 @@ def nearest(value: str, choices: Iterable[str]) -> str | None:
     if len(value) > SHOWN:  # the search time grows with the product of both lengths
         return None
     found = difflib.get_close_matches(value, list(choices), n=NEAREST, cutoff=0.4)
-    return max(found, key=lambda name: _ratio(value, name) + BEGINS_ALIKE * _shared(value, name), default=None)
+    return max(found, key=lambda name: _alike(value, name), default=None)
+
+
+def _alike(value: str, name: str) -> tuple[bool, float]:
+    """Likeness of a name; those of the family that `value` states come first, and what follows it is compared."""
+    family = name[: name.rfind("/") + 1]
+    same = bool(family) and value.startswith(family)
+    typed, own = (value.removeprefix(family), name.removeprefix(family)) if same else (value, name)
+    return same, _ratio(typed, own) + BEGINS_ALIKE * _shared(typed, own)
 
 
 def _ratio(value: str, name: str) -> float:

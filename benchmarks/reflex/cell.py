@@ -101,7 +101,7 @@ def best_threshold(policy: GuardedPolicy, rate: Any, alone: Mapping[str, float],
     return max(found, key=lambda t: found[t]["success"])
 
 
-def driven(policy: GuardedPolicy, reflex: RiskReflex | None, split: Split, episodes: int, seed: int) -> Numbers:
+def driven(policy: Any, reflex: RiskReflex | None, split: Split, episodes: int, seed: int) -> Numbers:
     """Violations and success of the policy with a reflex on the first starts of a split, each in an env of its own."""
     sim: Any = make_sim(TASK, episodes, seed)
     log = HazardLog(reflex, episodes, sim.hazard_limit)

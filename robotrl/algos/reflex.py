@@ -211,11 +211,6 @@ class ReflexLearner(Learner):
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         sim: Any = setup.make_sim()
-        if not isinstance(sim, HasServoClock):
-            raise CapabilityError(
-                f"sim {type(sim).__name__} lacks HasServoClock: expected one whose servo measures and acts between two"
-                " actions of the policy, such as mujoco/press"
-            )
         self._sim = sim
         self.policy: GuardedPolicy = guarded(setup, sim)
         self._generator = torch.Generator().manual_seed(setup.seed)
@@ -278,12 +273,16 @@ def guarded(setup: Setup, sim: VecSim) -> GuardedPolicy:
 
     Raises:
         ConfigError: no policy is given, or it does not fit the sim.
-        CapabilityError: it cannot act beside a reflex.
+        CapabilityError: the sim has no servo clock, or the policy cannot act beside a reflex.
     """
     given: Any = setup.init_policy
     if given is None:
         raise ConfigError("init_from is not given: a reflex guards a policy that was trained before")
-    assert isinstance(sim, HasServoClock)
+    if not isinstance(sim, HasServoClock):
+        raise CapabilityError(
+            f"sim {type(sim).__name__} lacks HasServoClock: expected one whose servo measures and acts between two"
+            " actions of the policy, such as mujoco/press"
+        )
     if isinstance(given, GuardedPolicy):
         policy = given
     elif isinstance(setup.policy_cfg, GuardedCfg):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -100,7 +100,7 @@ class HasServoClock(Protocol):
 
 
 @contextmanager
-def reflex_of(policy: object, sim: object) -> Iterator[None]:
+def reflex_of(policy: object, sim: object) -> Generator[None]:
     """Have a policy's reflex act in a sim meanwhile; does nothing if either has none."""
     if not (isinstance(policy, HasReflex) and isinstance(sim, HasServoClock)):
         yield
