@@ -65,10 +65,9 @@ class GuardedPolicy(PolicyOverBase):
     Cfg: ClassVar[type] = GuardedCfg
     keyed_noise: ClassVar[Literal[True]] = True
 
-    def __init__(self, base: Any, cfg: GuardedCfg) -> None:
+    def __init__(self, base: nn.Module, cfg: GuardedCfg) -> None:
         missing = [name for name in NEEDED if not hasattr(base, name)]
-        keyed = isinstance(base, HasKeyedNoise)
-        if missing or not keyed:
+        if missing or not isinstance(base, HasKeyedNoise):
             lacks = ", ".join(missing) or "HasKeyedNoise"
             raise CapabilityError(f"policy {type(base).__name__} lacks {lacks}: it cannot act beside a reflex")
         check_number("policy.threshold", cfg.threshold, 0.0, 1.0)

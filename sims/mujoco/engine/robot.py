@@ -83,3 +83,21 @@ class SimulatedRobot:
             return bool(outcome.success[0])
         self._failed = self._failed or bool(outcome.failure[0])
         return not self._failed and self._inner_steps >= (task.limit_steps - 1) * task.substeps
+
+
+class RepeatingRobot(SimulatedRobot):
+    """A simulated robot whose own servo sends the last action again at each physics step, from where the robot is then.
+
+    For tasks whose servo ticks are physics steps (`ServoTask`): the action means what it means in their sim.
+    """
+
+    def reset(self, state_id: int) -> dict[str, NDArray[np.float32]]:
+        """Go to a start state, at rest, and return its observation."""
+        self._action[:] = 0
+        return super().reset(state_id)
+
+    def advance(self, inner_steps: int) -> None:
+        """Advance the physics by `inner_steps` steps of `inner_dt_s`."""
+        for _ in range(inner_steps):
+            self._core.task.command(self._action)
+            super().advance(1)

@@ -23,7 +23,7 @@ from robotrl.sims.mujoco.manipulation.scene import ArmTask, parameters, scene_mj
 from robotrl.sims.mujoco.render.views import AnyView, View
 
 if TYPE_CHECKING:
-    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.robot import RepeatingRobot
 
 Reals = NDArray[np.float64]
 
@@ -242,8 +242,8 @@ def _between(ends: tuple[float, float], share: Reals) -> Reals:
     return ends[0] + (ends[1] - ends[0]) * share
 
 
-def make_robot(seed: int) -> SimulatedRobot:
+def make_robot(seed: int) -> RepeatingRobot:
     """Make a simulated robot with this task for the control loop; a driver process steps it in real time."""
-    from robotrl.sims.mujoco.engine.robot import SimulatedRobot
+    from robotrl.sims.mujoco.engine.robot import RepeatingRobot
 
-    return SimulatedRobot(MujocoCore(Press("sparse", LIMIT_S), 1, seed, threads=1))
+    return RepeatingRobot(MujocoCore(Press("sparse", LIMIT_S), 1, seed, threads=1))

@@ -223,6 +223,19 @@ def test_the_surface_is_part_of_the_exact_state() -> None:
         assert torch.equal(sim.step(down).obs["state"], other.step(down).obs["state"])
 
 
+def test_its_robot_repeats_an_action_as_the_sim_does() -> None:
+    sim, robot = from_val(1), press.make_robot(0)
+    first = sim.state_ids("val")[0]
+    assert np.array_equal(robot.reset(first)["state"], sim._obs["state"][0].numpy())
+    for action in ([0.1, 0.0, -0.5, 0.0], [0.0, -0.1, -0.3, 0.0], [0.0, 0.0, -0.2, 0.1]) * 6:
+        sim.step(torch.tensor([action]))
+        robot.command(np.asarray(action, np.float32))
+        robot.advance(7)
+        robot.advance(3)
+        assert np.array_equal(robot.observe()["state"], sim._obs["state"][0].numpy())
+    assert sim.core.task.force_n[0] > 0
+
+
 def test_it_runs_on_the_native_engine_alone() -> None:
     with pytest.raises(ConfigError, match="'mujoco/press' runs on the native engine alone"):
         robotrl.make_sim("mujoco/press", 1, engine="warp")
