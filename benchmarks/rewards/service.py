@@ -43,6 +43,8 @@ def run(method: str, seed: int, out: Path, work: Path, rounds: int = ROUNDS, ste
     path = trained(model_folder(work, seed, *UNTRAINED), seed, *UNTRAINED)
     cores = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(1)
+    # it builds the maps of each round, which all sims of a process share: the first of them would pay for the others
+    builder = Timed(_raster(seed), steps)
     sims = {
         "alone": Timed(_raster(seed), steps),
         "service": Timed(_rewarded(path, seed, cores[SCORER_CORE % len(cores)]), steps),
@@ -52,10 +54,11 @@ def run(method: str, seed: int, out: Path, work: Path, rounds: int = ROUNDS, ste
     action = torch.zeros(ENVS, 2)
     rates: dict[str, list[float]] = {name: [] for name in sims}
     valid = list[float]()
-    for one in sims.values():
+    for one in (builder, *sims.values()):
         one.sim.reset(seed=seed)
         _steps(one, action)
     for _ in range(rounds):
+        _steps(builder, action)
         for name, one in sims.items():
             began = time.perf_counter()
             share = _steps(one, action)
@@ -64,7 +67,7 @@ def run(method: str, seed: int, out: Path, work: Path, rounds: int = ROUNDS, ste
                 valid.append(share)
     metrics = sims["service"].sim.rewards.metrics()
     memory = _memory_gib()
-    for one in sims.values():
+    for one in (builder, *sims.values()):
         one.sim.close()
     alone = rates["alone"]
     asked = ENVS * steps * (rounds + 1)

@@ -142,6 +142,10 @@ class LanguageReward:
         self._asked = np.full(num_envs, NONE)
         self._known = np.full(num_envs, NONE)
         self._outputs = np.zeros((num_envs, outputs), np.float32)
+        self._by_picture = not (term.notes_width or term.judges_action)
+        """True if a reward depends on its picture alone."""
+        self._worth: tuple[NDArray[np.float32], NDArray[np.bool_]] | None = None
+        """Rewards (N,) of the newest pictures then, and whether each is valid; None where they are to be computed."""
         self._late = list[ScoredLate]()
         self._no_notes = torch.zeros(num_envs, 0)
 
@@ -178,6 +182,13 @@ class LanguageReward:
         value, valid = np.full(len(stands), FALLBACK, np.float32), stands.copy()
         # late scores hardly ever stand yet: nothing is computed where none does
         envs = np.flatnonzero(stands)
+        if len(envs) and self._by_picture:
+            if self._worth is None:
+                self._worth = self._values(self._outputs, notes)
+            worth, valued = self._worth
+            np.logical_and(valid, valued, out=valid)
+            np.copyto(value, worth, where=valid)
+            return value, valid
         if len(envs):
             found, valued = self._values(self._outputs[envs], notes[torch.from_numpy(envs)])
             value[envs[valued]] = found[valued]
@@ -197,6 +208,7 @@ class LanguageReward:
         """Take answers into account, and give them to the steps before `end` that they stand for."""
         if not len(answers.step):
             return
+        self._worth = None
         kept = answers.step > self._clock - 1 - self._cfg.kept_steps
         picture, env, outputs = answers.step[kept], answers.env[kept], answers.outputs[kept]
         if not self._term.judges_action:
@@ -276,6 +288,7 @@ class LanguageReward:
             place[:] = np.where(age == NONE, NONE, self._clock - age)
         self._began[:] = self._clock
         self._outputs[:] = state["outputs"]
+        self._worth = None
         self._term.load({k.removeprefix("term/"): x for k, x in state.items() if k.startswith("term/")})
 
 
