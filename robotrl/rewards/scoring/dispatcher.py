@@ -90,6 +90,7 @@ class Dispatcher:
     # the thread
 
     def _run(self) -> None:
+        _keep_off(self._cfg.cores)
         try:
             while not self._closing and self.error is None:
                 self._attend()
@@ -238,6 +239,16 @@ class Dispatcher:
         with self._changed:
             self.error = error
             self._changed.notify_all()
+
+
+def _keep_off(cores: tuple[int, ...]) -> None:
+    """Keep the calling thread off the workers' cores, where there are others.
+
+    It holds Python's lock and the ledger's at times. A worker that then takes its core would stop the trainer, too.
+    """
+    others = os.sched_getaffinity(0) - set(cores)
+    if cores and others:
+        os.sched_setaffinity(0, others)
 
 
 def _drain(wake: int) -> None:
