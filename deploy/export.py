@@ -31,7 +31,9 @@ from robotrl.deploy.bundle.describe import GOLDEN_TOLERANCE, ExportPlan, HasDepl
 from robotrl.deploy.bundle.golden import golden_inputs
 from robotrl.deploy.bundle.install import installed
 from robotrl.deploy.bundle.onnx_scan import scan
+from robotrl.deploy.bundle.risk_graph import RISK_FILE
 from robotrl.deploy.bundle.signature import SIGNATURE_FILE, check_private_key, signature_of
+from robotrl.deploy.export_reflex import HasRisk, exported
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
@@ -102,6 +104,7 @@ def export(
     overwrite: bool = False,
     actuation: Actuation | None = None,
     sign: str | os.PathLike[str] | None = None,
+    reflex: object = None,
 ) -> ExportReport:
     """Export a policy to a bundle.
 
@@ -118,6 +121,7 @@ def export(
         overwrite: replace an existing bundle at `path` (never anything that is not a bundle).
         actuation: default pose and gains of the joints that the actions move, for the manifest.
         sign: private Ed25519 key that signs the bundle, a PEM file; None leaves it unsigned.
+        reflex: policy with a risk critic, which the servo evaluates; None takes that of the policy, if it has one.
 
     Raises:
         ConfigError: an argument is out of range, the target exists, observations are missing, or the key is none.
@@ -139,7 +143,9 @@ def export(
         graph = _to_onnx(policy)
         facts = scan(graph, schema.GRAPH_FILE)
         run = training or unknown_run(policy)
-        plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded, actuation)
+        guard = reflex or (source if isinstance(source, HasRisk) else None)
+        risk = None if guard is None else exported(guard, recorded, _exported)
+        plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded, actuation, risk)
         unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
         session = GraphSession(graph, unsealed)
         parity = _parity(policy, session, unsealed, recorded, samples)
@@ -152,6 +158,8 @@ def export(
         manifest = schema.sealed(plan.manifest(graph, golden_bytes, parity, len(golden.actions)))
         draft.write(schema.GRAPH_FILE, graph)
         draft.write(schema.GOLDEN_FILE, golden_bytes)
+        if risk is not None:
+            draft.write(RISK_FILE, risk.graph)
         draft.write(schema.MANIFEST_FILE, manifest.to_bytes())
         if sign is not None:
             draft.write(SIGNATURE_FILE, signature_of(manifest.to_bytes(), sign))
@@ -303,20 +311,25 @@ def _to_onnx(policy: HasDeploy) -> bytes:
         arrays.append(torch.zeros(1, *policy.noise_shape))
     if len(set(names) | {"actions", "raw_action"}) != len(names) + 2:
         raise ConfigError(f"observation keys {names}: 'noise', 'actions' and 'raw_action' are names of the graph's own")
+    return _exported(_Graph(policy), tuple(arrays), names, ["actions", "raw_action"])
+
+
+def _exported(module: nn.Module, arrays: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> bytes:
+    """ONNX file of a module, from example inputs and the names of inputs and outputs."""
     with warnings.catch_warnings(), _quiet(), torch.no_grad():
         # The exporter warns about its own internals and about torchvision, which we do not need.
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            _Graph(policy),
-            tuple(arrays),
-            input_names=names,
-            output_names=["actions", "raw_action"],
+            module,
+            arrays,
+            input_names=inputs,
+            output_names=outputs,
             dynamo=True,
             external_data=False,
             verbose=False,
         )
     if program is None:
-        raise CapabilityError(f"policy {type(policy).__name__}: torch's ONNX exporter returned nothing")
+        raise CapabilityError(f"{type(module).__name__}: torch's ONNX exporter returned nothing")
     model = program.model_proto
     _forget_sources(model)
     return model.SerializeToString()

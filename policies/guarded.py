@@ -38,6 +38,8 @@ class GuardedCfg:
     """Recovery action, in the units of the action; empty takes the sim's `retract`."""
     columns: tuple[str, ...] = ()
     """Columns of the observation "state" that the critic reads; empty takes all that the sim's servo measures."""
+    servo_dt_s: float | None = None
+    """Seconds between two servo ticks, as in training; None takes the sim's."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the critic's hidden layers."""
     horizon: int | None = None

@@ -61,6 +61,12 @@ class Bundle:
         """The policy graph."""
         return self.files[self.manifest.graphs.policy]
 
+    @property
+    def risk(self) -> bytes | None:
+        """The risk graph; None in a bundle without a reflex."""
+        name = self.manifest.graphs.risk
+        return None if name is None else self.files[name]
+
 
 def open_bundle(path: str | os.PathLike[str], signed_by: str | os.PathLike[str] | None = None) -> Bundle:
     """Read and verify a bundle.

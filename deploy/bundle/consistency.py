@@ -55,6 +55,7 @@ def check(manifest: Manifest) -> None:
     for i, limit in enumerate(manifest.safety.limits):
         _check_limit(f"safety.limits[{i}]", limit, manifest)
     _check_start(manifest)
+    _check_reflex(manifest)
     _check_files(manifest)
 
 
@@ -104,6 +105,32 @@ def _check_start(manifest: Manifest) -> None:
         require(limit.quantity == "observation", f"safety.start[{i}].quantity", limit.quantity, "'observation'")
         for name in limit.names:
             require(name in known, f"safety.start[{i}] names", name, "an element of an observation")
+
+
+def _check_reflex(manifest: Manifest) -> None:
+    """Check the servo's reflex: its graph, elements that it reads, and an action that may be sent."""
+    reflex, graph = manifest.reflex, manifest.graphs.risk
+    require((reflex is None) == (graph is None), "graphs.risk", graph, "a graph exactly where there is a reflex")
+    if reflex is None:
+        return
+    require(manifest.schema_version >= 3, "schema_version", manifest.schema_version, "3 or more, with a reflex")
+    require(0 <= reflex.threshold <= 1, "reflex.threshold", reflex.threshold, "0 to 1")
+    ports = {port.name: port for port in manifest.observations if len(port.shape) == 1 and not port.words}
+    known = reflex.observation in ports
+    require(known, "reflex.observation", reflex.observation, f"a vector of numbers, one of {sorted(ports)}")
+    require(bool(reflex.columns), "reflex.columns", reflex.columns, "one or more")
+    _once("reflex.columns", reflex.columns)
+    for name in reflex.columns:
+        require(name in ports[reflex.observation].names, "reflex.columns", name, "an element of its observation")
+    width, safety = len(manifest.action.names), manifest.safety
+    require(len(reflex.recovery) == width, "reflex.recovery", reflex.recovery, f"{width} entries")
+    for name, low, x, high in zip(manifest.action.names, safety.low, reflex.recovery, safety.high, strict=True):
+        require(low <= x <= high, f"reflex.recovery of {name!r}", x, f"{low} to {high}, the limits of safety")
+    require(manifest.action.choices is None, "reflex", "given", "null for choices")
+    period = manifest.timing.control_period_s
+    require(1e-5 <= reflex.period_s <= period, "reflex.period_s", reflex.period_s, f"1e-5 s to {period} s")
+    interpolation = manifest.timing.interpolation
+    require(interpolation == "hold", "timing.interpolation", interpolation, "'hold' with a reflex")
 
 
 def _check_prefix(manifest: Manifest) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
 from robotrl.deploy.bundle.plausible import max_still_s, plausible, start_envelope
+from robotrl.deploy.bundle.risk_graph import RISK_FILE
 from robotrl.errors import ConfigError
 from robotrl.spec import COMMITTED, COMMITTED_MASK, HasOverlap, HasSampler, Spec, committed_steps, without_committed
 from robotrl.spec.actuation import Actuation
@@ -95,6 +96,7 @@ class ExportPlan:
         training: the run that made it.
         recorded: (n, ...) for each observation, consecutive ticks, from which plausible ranges are computed.
         actuation: default pose and gains of the joints that the actions move, if they are known.
+        reflex: the servo's reflex, and its risk graph; None without one.
     """
 
     policy: HasDeploy
@@ -104,6 +106,7 @@ class ExportPlan:
     training: schema.Training
     recorded: Mapping[str, np.ndarray]
     actuation: Actuation | None = None
+    reflex: tuple[schema.BundleReflex, bytes] | None = None
 
     def manifest(self, graph: bytes, golden: bytes | None, parity: schema.Parity, ticks: int) -> schema.Manifest:
         """Create the manifest, not yet sealed.
@@ -120,13 +123,16 @@ class ExportPlan:
         files = {schema.GRAPH_FILE: entry(graph)}
         if golden is not None:
             files[schema.GOLDEN_FILE] = entry(golden)
+        reflex, risk = (None, None) if self.reflex is None else self.reflex
+        if risk is not None:
+            files[RISK_FILE] = entry(risk)
         noisy = policy.noise_shape is not None
         # a policy with noise that says nothing of its sampler has one step of its own
         known = isinstance(policy, HasSampler)
         steps = policy.denoising_steps if noisy and known else 0
         kind, solver = (policy.sampler if known else ("flow", "euler")) if noisy else ("none", "none")
         return schema.Manifest(
-            schema_version=schema.SCHEMA_VERSION,
+            schema_version=schema.WITHOUT_REFLEX if reflex is None else schema.SCHEMA_VERSION,
             bundle_id="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self.recorded.items()}),
@@ -151,7 +157,7 @@ class ExportPlan:
                 noise_policy="counter" if noisy else None,
             ),
             transforms=policy.transforms,
-            graphs=schema.Graphs(policy=schema.GRAPH_FILE, steer=None, risk=None),
+            graphs=schema.Graphs(policy=schema.GRAPH_FILE, steer=None, risk=None if risk is None else RISK_FILE),
             golden=schema.Golden(
                 file=schema.GOLDEN_FILE,
                 ticks=ticks,
@@ -162,6 +168,7 @@ class ExportPlan:
             training=self.training,
             versions=_versions(),
             files=files,
+            reflex=reflex,
         )
 
     def _action(self) -> schema.Action:

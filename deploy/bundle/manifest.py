@@ -19,8 +19,9 @@ from robotrl.errors import DataError
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
-SCHEMA_VERSION = 2
-"""Newest version; bundles without committed actions are written as version 1, which older installations read."""
+SCHEMA_VERSION = 3
+"""Newest version; bundles without a reflex are written as version 2, which older installations read."""
+WITHOUT_REFLEX = 2
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "policy.onnx"
 GOLDEN_FILE = "golden.safetensors"
@@ -266,6 +267,25 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
+class BundleReflex:
+    """Reflex of the servo: where the risk graph finds the policy's action risky, a recovery action is sent instead.
+
+    Args:
+        threshold: risk above which it acts, 0 to 1.
+        recovery: action that it sends, per element, within the limits.
+        observation: observation of which the graph reads some elements.
+        columns: names of these elements, in the graph's order.
+        period_s: seconds between two evaluations, as in training.
+    """
+
+    threshold: float
+    recovery: tuple[float, ...]
+    observation: str
+    columns: tuple[str, ...]
+    period_s: float
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Contents of `manifest.json`. `bundle_id` is the SHA-256 of all other fields, which reveals edits."""
 
@@ -284,6 +304,8 @@ class Manifest:
     training: Training
     versions: dict[str, str]
     files: dict[str, FileEntry]
+    reflex: BundleReflex | None = None
+    """Reflex of the servo; None, and not written, in bundles without one."""
 
     @property
     def observations(self) -> tuple[Port, ...]:
@@ -317,6 +339,8 @@ class Manifest:
                 del port["max_still_s"]
         if data["action"]["choices"] is None:
             del data["action"]["choices"]
+        if self.reflex is None:
+            del data["reflex"]
         if not self.safety.start:
             del data["safety"]["start"]
         if self.training.sim is None:

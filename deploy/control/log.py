@@ -58,6 +58,8 @@ class Tick(NamedTuple):
     """Number of actions, from this tick's on, that were given to it as committed."""
     frames: tuple[CameraFrame, ...] = ()
     """The newest frame of each camera, in the order of the wiring."""
+    recoveries: int = 0
+    """Servo ticks with a recovery of the reflex in the control period before this tick."""
 
 
 @dataclass
@@ -136,6 +138,7 @@ def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -
         "reason": tick.reason,
         "asked": tick.asked,
         "committed": tick.committed,
+        **({"recoveries": tick.recoveries} if tick.recoveries else {}),
     }
 
 

@@ -17,6 +17,7 @@ from robotrl.deploy.control.log import array_of, read_log
 from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, SafetyVerdict, limits_of
 from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.runtime import Controller
+from robotrl.deploy.servo.reflex import RiskGuard, guard_of
 from robotrl.errors import DataError
 
 _KEPT = 3
@@ -127,6 +128,7 @@ def replayed_ticks(
             f"{os.fspath(bundle)!r} is {controller.manifest.bundle_id[:12]}..."
         )
     chain = _chain(header, controller.manifest)
+    guard = guard_of(controller.manifest, controller.bundle.risk)
     serial, chunks = -1, _Chunks(controller, Path(log))
     for record in records:
         if record["kind"] != "tick" or episode not in (None, record["episode"]):
@@ -137,7 +139,7 @@ def replayed_ticks(
         chunks.note(record)
         chunk = None if record["policy"] is None else chunks.chunk(int(record["decision"]))
         action = None if chunk is None else chunk[int(record["cursor"]) - 1]
-        yield ReplayedTick(record, chunk, action, _verdict(chain, record, action))
+        yield ReplayedTick(record, chunk, action, _verdict(chain, record, action, guard))
 
 
 def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
@@ -151,7 +153,9 @@ def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
     return SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
 
 
-def _verdict(chain: SafetyChain, record: dict[str, Any], action: np.ndarray | None) -> SafetyVerdict:
+def _verdict(
+    chain: SafetyChain, record: dict[str, Any], action: np.ndarray | None, guard: RiskGuard | None
+) -> SafetyVerdict:
     """Run the safety chain on a logged tick."""
     # older logs have no `read_ns`
     now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
@@ -161,7 +165,8 @@ def _verdict(chain: SafetyChain, record: dict[str, Any], action: np.ndarray | No
     # a camera is watched by the checksums of its frames
     sums = {key: np.asarray([frame["checksum"]], np.float64) for key, frame in frames_of(record).items()}
     observed = chain.check({**observation_of(record), **sums}, record["age_ns"] * 1e-9, now_s) if checked else NONE
-    return chain.decide(observed | outside, action)
+    recovery = None if guard is None or action is None else guard.recovery(observation_of(record), action)
+    return chain.decide(observed | outside, action, recovery)
 
 
 class _Chunks:

@@ -34,6 +34,7 @@ from robotrl.deploy.robots.process import RobotProcess
 from robotrl.deploy.servo.link import ServoLink
 from robotrl.deploy.servo.process import ServoProcess, python_settings
 from robotrl.deploy.servo.records import room
+from robotrl.deploy.servo.reflex import check_rate, guard_of, packed
 from robotrl.deploy.servo.settings import ServoCfg
 from robotrl.errors import ConfigError, DataError, unknown
 from robotrl.spec import is_picture
@@ -80,7 +81,8 @@ def run_control(
         limit_s: time limit of an episode, after which it counts as failed; None takes the robot's own limit, else 5 s.
         log: path of the log (JSON lines); None writes none. A file that is not a control log is not replaced.
         servo_hz: rate at which the servo commands the robot, rounded to a multiple of the control rate; between control
-            ticks the last command is repeated, or interpolated where the bundle says so.
+            ticks the last command is repeated, or interpolated where the bundle says so. A bundle's reflex is evaluated
+            at each of them, and learned at one rate.
         fifo: request the real-time scheduler and locked memory for the servo.
         wake_early: run a dummy inference shortly before each tick with an inference, to warm the caches (see
             `warm_leads_ns`); not where a server infers.
@@ -114,7 +116,17 @@ def run_control(
     program = servo_program(runtime)
     site = None if limits is None else SiteLimits.read(limits)
     # the process that infers says which bundle it loaded: it is this one, or the run ends
-    manifest = open_bundle(bundle, signed_by).manifest
+    opened = open_bundle(bundle, signed_by)
+    manifest = opened.manifest
+    steps = max(1, round(servo_hz * manifest.timing.control_period_s))
+    check_rate(manifest, steps)
+    if manifest.reflex is not None and runtime == "native":
+        raise ConfigError(
+            "runtime is 'native': this bundle has a reflex, which the C++ servo does not evaluate yet, expected"
+            " 'python'"
+        )
+    # a graph that cannot be computed is refused before any process starts
+    guard_of(manifest, opened.risk)
     if place is not None and any(is_picture(port.spec) for port in manifest.observations):
         check_output(frames_path(place), "file of a control log's frames", FRAMES_BEGIN, outside=Path(bundle))
     with (
@@ -133,7 +145,6 @@ def run_control(
             _tell_unchecked(manifest, wiring)
             shade = None if shadow is None else Shadow(shadow, manifest, info, seed)
             writer = ControlLog(place)
-            steps = max(1, round(servo_hz * manifest.timing.control_period_s))
             max_values = room(wiring.observation_size, len(wiring.action), len(wiring.cameras), steps)
             link = ServoLink.create(max_values)
             cfg = ServoCfg(
@@ -153,6 +164,7 @@ def run_control(
                 site=None if site is None else site.to_bytes().decode(),
                 dry_run=dry_run,
                 accept_start=accept_start,
+                risk=packed(opened.risk),
             )
             handles = (link.handle, process.link.handle, inference.link.handle, inference.doorbell)
             settings = _settings(cfg, manifest, wiring, info, runtime)

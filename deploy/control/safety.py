@@ -1,7 +1,7 @@
 """Safety chain between a policy and a robot: checks and limits on every tick, in a fixed order.
 
     observation finite -> fresh -> plausible -> sensor not frozen -> action present, in time and finite
-      -> clamp to limits -> blend in -> rate limit -> send, hold or damp
+      -> reflex -> clamp to limits -> blend in -> rate limit -> send, hold or damp
 
 Finiteness is tested before every comparison, because clamping does not protect from NaN: some minimum and maximum
 functions turn a NaN into a limit, which is a full-speed command. A bad tick never reaches the clamp: the robot holds,
@@ -60,6 +60,8 @@ class Reason(IntFlag):
     """The observation became stale before the inference ended."""
     STOPPED = 8192
     """The run was stopped by the user."""
+    REFLEX = 16384
+    """The bundle's risk graph found the policy's action risky, and the recovery action took its place."""
 
 
 OUTSIDE = Reason.INFERENCE_FAILED | Reason.ACTION_LATE | Reason.STOPPED
@@ -187,7 +189,13 @@ def in_time(limits: SafetyLimits, age_s: float, periods: int = 0, control_period
     return age_s - periods * control_period_s <= limits.max_observation_age_s
 
 
-def decide(limits: SafetyLimits, state: SafetyState, observed: Reason, action: np.ndarray | None) -> SafetyVerdict:
+def decide(
+    limits: SafetyLimits,
+    state: SafetyState,
+    observed: Reason,
+    action: np.ndarray | None,
+    recovery: np.ndarray | None = None,
+) -> SafetyVerdict:
     """Run one tick of the chain.
 
     Args:
@@ -195,6 +203,7 @@ def decide(limits: SafetyLimits, state: SafetyState, observed: Reason, action: n
         state: state after the last tick.
         observed: result of `check_observation`, and reasons of `OUTSIDE`.
         action: (A,) action of the policy; None if it gave none.
+        recovery: (A,) the reflex's action, which takes the place of a good one; None where it lets that pass.
     """
     reason = observed
     if not reason & BAD:
@@ -207,6 +216,9 @@ def decide(limits: SafetyLimits, state: SafetyState, observed: Reason, action: n
             reason |= Reason.ACTION_MISSING
     if state.damped or reason & BAD or action is None:
         return _hold(limits, state, reason)
+    if recovery is not None:
+        action = recovery
+        reason |= Reason.REFLEX
     wanted = np.minimum(np.maximum(action, limits.low), limits.high)
     if (wanted != action).any():
         reason |= Reason.CLAMPED
@@ -290,9 +302,9 @@ class SafetyChain:
             reason = Reason.OBS_TIME if doubt.clock else Reason.OBS_FROZEN if doubt.frozen else NONE
         return reason
 
-    def decide(self, observed: Reason, action: np.ndarray | None) -> SafetyVerdict:
+    def decide(self, observed: Reason, action: np.ndarray | None, recovery: np.ndarray | None = None) -> SafetyVerdict:
         """Run one tick; see the function `decide`."""
-        verdict = decide(self.limits, self.state, observed, action)
+        verdict = decide(self.limits, self.state, observed, action, recovery)
         self.state = verdict.state
         self._ticks += 1
         self._modes[verdict.mode] += 1
@@ -300,6 +312,10 @@ class SafetyChain:
             for reason in verdict.reason:
                 self._reasons[reason] += 1
         return verdict
+
+    def between(self, action: np.ndarray, recovery: np.ndarray | None) -> SafetyVerdict:
+        """What a servo tick between two control ticks sends: limited against the last control tick, not counted."""
+        return decide(self.limits, self.state, NONE, action, recovery)
 
     @property
     def counters(self) -> Counters:

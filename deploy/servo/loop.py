@@ -30,6 +30,7 @@ from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.observing import NO_OBSERVATION, Observer, OpenTick
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import event, most_lateness, tick_to_record
+from robotrl.deploy.servo.reflex import RiskGuard
 from robotrl.deploy.servo.settings import IDLE_TIMEOUT_S, RESET_TIMEOUT_S, SUPERVISOR_TIMEOUT_S, ServoCfg
 from robotrl.spec.checks import misfit
 
@@ -62,6 +63,7 @@ class ServoLoop:
         inference: link to the process that infers.
         link: link to the supervisor.
         clock: the servo's time.
+        guard: the bundle's reflex; None without one.
         parent: gives the id of this process's parent, which is the supervisor as long as that lives.
     """
 
@@ -76,7 +78,9 @@ class ServoLoop:
         link: ServoLink,
         clock: Clock = MONOTONIC,
         parent: Callable[[], int] = os.getppid,
+        guard: RiskGuard | None = None,
     ) -> None:
+        self.guard = guard
         self._parent = parent
         self.clock = clock
         timing = manifest.timing
@@ -112,6 +116,12 @@ class ServoLoop:
         """A chunk that has arrived ahead of its time, and the control tick at which it takes over."""
         self._open: OpenTick | None = None
         self._lateness_us: list[float] = []
+        self._policy_action: np.ndarray | None = None
+        """The policy's action of this control period, where it is executed and a reflex watches it."""
+        self._recovering = False
+        """The last command was a recovery of the reflex."""
+        self._recoveries = 0
+        """Servo ticks with a recovery since the last record."""
         self._fault: dict[str, Any] = {}
         """Facts of the fault that ended the run, see `fault_words`."""
 
@@ -179,6 +189,7 @@ class ServoLoop:
         self.chain.reset()
         self._outdate()
         self._open, self._tick = None, -1
+        self._policy_action, self._recovering, self._recoveries = None, False, 0
         self.asker.take_round_trip()
         self._serial, self._state_id = order.episode, order.state_id
         self.commander.begin(order.episode, order.state_id)
@@ -254,8 +265,31 @@ class ServoLoop:
                 self._control(tick, woke)
             else:
                 self._look()
-                self.commander.repeat(step)
+                if not self._reflexed():
+                    self.commander.repeat(step)
             step += 1
+
+    def _reflexed(self) -> bool:
+        """Have the reflex judge the action on the newest observation; True if that sent another command.
+
+        An observation that is stale or not finite is left to the next control tick.
+        """
+        action = self._policy_action
+        if self.guard is None or action is None:
+            return False
+        self.observer.update(self._serial)
+        flat, age_ns = self.observer.newest()
+        if not (age_ns <= self.max_age_ns and np.isfinite(flat).all() and len(flat) == self.wiring.observation_size):
+            return False
+        measured = {self.guard.observation: flat[self.wiring.observations[self.guard.observation]]}
+        recovery = self.guard.recovery(measured, action)
+        self._recoveries += recovery is not None
+        if (recovery is not None) == self._recovering:
+            return False
+        self._recovering = recovery is not None
+        verdict = self.chain.between(action, recovery)
+        self.commander.send(verdict.mode, verdict.reason, verdict.action)
+        return True
 
     def _deadline(self, step: int) -> int:
         return self._start + step * self.period_ns // self.steps
@@ -360,7 +394,13 @@ class ServoLoop:
             RunEnded: the robot was damped.
         """
         self._open = None
-        verdict = self.chain.decide(observed, action)
+        recovery = None
+        if self.guard is not None and action is not None and opened.complete:
+            recovery = self.guard.recovery(self.observer.numbers(opened), action)
+        verdict = self.chain.decide(observed, action, recovery)
+        active = verdict.mode == Mode.ACTIVE
+        self._policy_action = action if active else None
+        self._recovering = active and recovery is not None
         chunk, cursor = self.plan.chunk, 0
         if action is not None and chunk is not None:
             index = self.plan.index(opened.tick)
@@ -389,7 +429,9 @@ class ServoLoop:
             asked=opened.asked,
             committed=opened.committed,
             frames=opened.frames if opened.complete else (_NO_FRAME,) * self.observer.cameras,
+            recoveries=self._recoveries,
         )
+        self._recoveries = int(self._recovering)
         self.link.records.write(*tick_to_record(self._serial, tick, self._lateness_us))
         self._lateness_us = []
         if verdict.mode == Mode.ACTIVE:

@@ -114,6 +114,13 @@ class Observer:
             complete=whole and len(frames) == len(found),
         )
 
+    def newest(self) -> tuple[np.ndarray, int]:
+        """The robot's flat observation as last read, and its age in nanoseconds; empty before the first."""
+        latest = self.last
+        if latest is None:
+            return np.zeros(0, np.float32), 0
+        return latest.values, self._clock.now_ns() - latest.stamp_ns
+
     def numbers(self, opened: OpenTick) -> dict[str, np.ndarray]:
         """The bundle's observations of numbers."""
         return {key: opened.observation[order] for key, order in self._wiring.observations.items()}

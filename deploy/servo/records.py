@@ -9,8 +9,9 @@ from robotrl.deploy.robots.cameras import CameraFrame, packed_numbers, unpacked_
 from robotrl.deploy.servo.link import RecordKind
 from robotrl.deploy.servo.ring import NUMBERS, RingRecord
 
-_POLICY, _OBSERVATION = 1, 2
-"""Bits of the last number: the record holds an action of the policy, an observation."""
+_POLICY, _OBSERVATION, _RECOVERIES = 1, 2, 4
+"""Bits of the last number: the record holds an action of the policy, an observation; and the unit of its count of
+recoveries."""
 _FRAME_FLOATS = 2 * len(CameraFrame._fields)
 
 
@@ -40,6 +41,7 @@ def tick_to_record(episode: int, tick: Tick, lateness_us: list[float]) -> tuple[
         lateness_us: lateness of the servo ticks since the last record.
     """
     present = _POLICY * (tick.policy is not None) + _OBSERVATION * (len(tick.observation) > 0)
+    present += _RECOVERIES * tick.recoveries
     numbers = (
         int(RecordKind.TICK),
         episode,
@@ -105,6 +107,7 @@ def tick_of_record(
         asked=asked,
         committed=committed,
         frames=frames,
+        recoveries=present // _RECOVERIES,
     )
     return episode, tick, values[at:]
 

@@ -30,6 +30,7 @@ class ServoCfg:
         site: text of the site's `robot.json`; None without one.
         dry_run: hold the robot all the while; the commands are decided and recorded, and not sent.
         accept_start: begin outside the poses that training saw, too.
+        risk: the bundle's risk graph, see `reflex.packed`; None for a bundle without a reflex.
     """
 
     link: str
@@ -48,3 +49,4 @@ class ServoCfg:
     site: str | None
     dry_run: bool
     accept_start: bool
+    risk: str | None = None

@@ -11,6 +11,7 @@ from robotrl.deploy.inference.link import InferenceLink
 from robotrl.deploy.robots.link import Link
 from robotrl.deploy.servo.link import ServoLink
 from robotrl.deploy.servo.loop import ServoLoop
+from robotrl.deploy.servo.reflex import guard_of, unpacked
 from robotrl.deploy.servo.settings import ServoCfg
 
 
@@ -36,6 +37,7 @@ def run(settings: bytes) -> int:
         Link.attach(cfg.robot_link),
         InferenceLink.attach(cfg.inference_link),
         link,
+        guard=guard_of(manifest, unpacked(cfg.risk)),
     )
     with steady(fifo=cfg.fifo) as scheduling:
         link.introduce({"scheduling": scheduling})

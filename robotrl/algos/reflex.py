@@ -283,13 +283,17 @@ def guarded(setup: Setup, sim: VecSim) -> GuardedPolicy:
             f"sim {type(sim).__name__} lacks HasServoClock: expected one whose servo measures and acts between two"
             " actions of the policy, such as mujoco/press"
         )
+    servo_dt_s = None if sim.control_dt_s is None else sim.control_dt_s / sim.servo_ticks
     if isinstance(given, GuardedPolicy):
         policy = given
     elif isinstance(setup.policy_cfg, GuardedCfg):
         cfg = setup.policy_cfg
         policy = setup._replace(
             policy_cfg=replace(
-                cfg, columns=cfg.columns or sim.servo_spec.names, recovery=cfg.recovery or tuple(sim.retract)
+                cfg,
+                columns=cfg.columns or sim.servo_spec.names,
+                recovery=cfg.recovery or tuple(sim.retract),
+                servo_dt_s=cfg.servo_dt_s or servo_dt_s,
             )
         ).fresh(given)
     else:

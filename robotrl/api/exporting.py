@@ -16,6 +16,8 @@ from robotrl.deploy.bundle.manifest import Training
 from robotrl.deploy.export import OBSERVATIONS_FILE, SAMPLES, ExportReport
 from robotrl.deploy.export import export as export_policy
 from robotrl.errors import ConfigError
+from robotrl.policies.guarded import GuardedPolicy
+from robotrl.policies.steered import weights_sha256
 from robotrl.registry import sim_options
 from robotrl.rollout.evaluate import PolicyActor, Turn, run_episodes
 from robotrl.rollout.finite import check_finite
@@ -37,14 +39,18 @@ def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> 
         run_or_policy: a policy, or the path of a run (its best checkpoint is taken) or checkpoint.
         path: the bundle's directory; made atomically.
         options: keyword arguments of `robotrl.deploy.export.export`; `sim`, the name of the sim if the run has none;
-            and `guided_steps`, the overlap of chunks that continue the ones before (`GuidedPolicy`).
+            `guided_steps`, the overlap of chunks that continue the ones before (`GuidedPolicy`); and `reflex`, the path
+            of a run of --algo reflex beside this policy, whose risk critic the servo evaluates.
 
     Raises:
-        ConfigError: an argument is out of range, the target exists, or the sim is unknown.
+        ConfigError: an argument is out of range, the target exists, the sim is unknown, or the reflex learned beside
+            another policy.
         DataError: the run or checkpoint is damaged, or holds no policy.
         NumericsError: the graph does not compute what the policy does; nothing is left behind.
     """
     sim_name, guided_steps = options.pop("sim", None), options.pop("guided_steps", 0)
+    if isinstance(reflex := options.pop("reflex", None), str | os.PathLike):
+        options["reflex"] = reflex_beside(run_or_policy, Path(reflex))
     if not isinstance(run_or_policy, str | os.PathLike):
         if sim_name is not None:
             raise ConfigError("sim is given beside a policy: expected it only beside a path")
@@ -71,6 +77,31 @@ def export(run_or_policy: Any, path: str | os.PathLike[str], **options: Any) -> 
         finally:
             sim.close()
     return export_policy(policy if "observations" in options else source, path, **options)
+
+
+def reflex_beside(run_or_policy: Any, reflex: Path) -> GuardedPolicy:
+    """The policy of a reflex's run, whose critic learned beside the given policy.
+
+    Args:
+        run_or_policy: the task policy, or the path of its run or checkpoint.
+        reflex: path of the reflex's run or checkpoint; of a run the newest critic is taken.
+
+    Raises:
+        ConfigError: there is no reflex at the path, or it learned beside another policy.
+        DataError: a run or checkpoint is damaged, or holds no policy.
+    """
+    found = load_policy(reflex, "latest")
+    if not isinstance(found, GuardedPolicy):
+        raise ConfigError(f"reflex {str(reflex)!r} holds a {type(found).__name__}: expected a run of --algo reflex")
+    given = load_policy(run_or_policy) if isinstance(run_or_policy, str | os.PathLike) else run_or_policy
+    task = given.base if isinstance(given, GuardedPolicy) else given
+    own, other = weights_sha256(task), weights_sha256(found.base)
+    if own != other:
+        raise ConfigError(
+            f"reflex {str(reflex)!r} learned beside a policy with weights {other[:12]}: expected {own[:12]}, those of"
+            " the exported one, whose actions its risk is about"
+        )
+    return found
 
 
 def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:

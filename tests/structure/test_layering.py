@@ -100,6 +100,7 @@ MAY_IMPORT = {
 TORCH_FREE = BASE | {"utils", "cli", "deploy", "report", "configs"}
 NEEDS_TORCH = {
     "deploy.export",
+    "deploy.export_reflex",
     "deploy.robots.sim_as_robot",
     "transforms",
     "utils.batched",

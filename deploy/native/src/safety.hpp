@@ -26,8 +26,9 @@ enum Reason : int64_t {
     INFERENCE_FAILED = 2048,
     ACTION_LATE = 4096,
     STOPPED = 8192,
+    REFLEX = 16384,
 };
-constexpr int REASONS = 14;
+constexpr int REASONS = 15;
 constexpr int64_t BAD = OBS_NOT_FINITE | OBS_STALE | OBS_IMPLAUSIBLE | OBS_TIME | OBS_FROZEN | ACTION_MISSING |
                         ACTION_NOT_FINITE | INFERENCE_FAILED | ACTION_LATE | STOPPED;
 

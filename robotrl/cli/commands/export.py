@@ -30,6 +30,9 @@ class Args:
     guided_steps: int = 0
     """Guide each chunk of a flow or diffusion policy by the last actions of the one before, so many of them, so that it
     continues the motion under way without training for it. 0: off."""
+    reflex: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """Run of `--algo reflex` beside this policy, whose risk critic the servo evaluates; default: that of RUN, if it is
+    one."""
     sign: Annotated[Path | None, tyro.conf.arg(metavar="KEY.pem")] = None
     """Sign the bundle with this private Ed25519 key (extra sign); default: unsigned."""
     overwrite: bool = False
@@ -53,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
             sim=args.sim,
             guided_steps=args.guided_steps,
             sign=args.sign,
+            reflex=args.reflex,
             **period,
         )
     print(

@@ -383,11 +383,12 @@ def _check_policy(before: Any, config: Any, names: ChosenNames) -> None:
         ConfigError: the run starts from a stored policy, and a policy or its settings are given.
     """
     from robotrl.config import TrainCfg
+    from robotrl.policies.guarded import GuardedCfg
     from robotrl.policies.reranked import RerankedCfg
     from robotrl.policies.steered import SteeredCfg
 
-    # a noise actor or a discriminator is a new network around the stored policy
-    around = (SteeredCfg, RerankedCfg)
+    # a noise actor, a discriminator or a risk critic is a new network around the stored policy
+    around = (SteeredCfg, RerankedCfg, GuardedCfg)
     if not isinstance(config, TrainCfg) or config.init_from is None or isinstance(config.policy, around):
         return
     if names.policy is not None:
