@@ -44,9 +44,13 @@ class RiskGuard:
             obs: the bundle's observations of numbers.
             action: the policy's action. One that is not finite is left to the safety chain.
         """
+        return self.judge(obs[self.observation][self._columns], action)
+
+    def judge(self, measured: np.ndarray, action: np.ndarray) -> np.ndarray | None:
+        """The same, from the elements (S,) that the graph reads, in its order."""
         if action.shape != self._recovery.shape or not np.isfinite(action).all():
             return None
-        risk = self._risk(obs[self.observation][self._columns], action.astype(np.float32, copy=False))
+        risk = self._risk(measured.astype(np.float32, copy=False), action.astype(np.float32, copy=False))
         return None if risk <= self._threshold else self._recovery
 
 

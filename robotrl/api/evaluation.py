@@ -14,18 +14,20 @@ import torch
 from robotrl.api.inspection import kind_of
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.runtime import Controller
-from robotrl.errors import ConfigError, check_number
+from robotrl.deploy.servo.reflex import RiskGuard, guard_of
+from robotrl.errors import ConfigError, check_number, unknown
 from robotrl.fn.random.keyed_noise import decision_key
 from robotrl.policies.guided import GuidedCfg
 from robotrl.registry import check_num_envs, make_sim, sim_options
 from robotrl.rollout.candidates import CandidateActor
 from robotrl.rollout.compatibility import check_fit, check_words
 from robotrl.rollout.device_wrapper import on_device
-from robotrl.rollout.evaluate import Actor, EvalResult, PolicyActor, Turn, at_rest, evaluate
+from robotrl.rollout.evaluate import Actor, EvalResult, Turn, actor_for, at_rest, evaluate
 from robotrl.rollout.overlap import Overlap
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import describe, load_policy
 from robotrl.spec import Spec, Split, VecSim, committed_steps
+from robotrl.spec.actuation import HasServoClock, ServoTick
 from robotrl.spec.json_fields import name_values
 from robotrl.spec.sim_options import HasPerturb, HasPolicyOptions, carried_options
 from robotrl.utils.devices import CPU, device_of
@@ -105,11 +107,48 @@ class OneByOneActor:
         return torch.from_numpy(self._chunk[env, self._cursor[env] - 1 :])
 
 
+class GuardRows:
+    """A bundle's reflex in all envs of a sim with a servo clock; implements `Reflex`.
+
+    Args:
+        guard: the reflex.
+        columns: places of what it reads in the sim's measurements.
+    """
+
+    def __init__(self, guard: RiskGuard, columns: list[int]) -> None:
+        self._guard, self._columns = guard, columns
+
+    def act(self, tick: ServoTick) -> Tensor:
+        """See `Reflex`."""
+        sent, measured = tick.action.clone(), tick.obs[:, self._columns].numpy()
+        for row, action in enumerate(tick.action.numpy()):
+            recovery = self._guard.judge(measured[row], action)
+            if recovery is not None:
+                sent[row] = torch.from_numpy(recovery)
+        return sent
+
+    def felt(self, obs: Tensor, hazard: Tensor) -> None:
+        """See `Reflex`; what an action led to is of no use to it."""
+
+
+class GuardedBundleActor(OneByOneActor):
+    """A bundle with a reflex as an actor; `evaluate` has its reflex act as well."""
+
+    def __init__(self, rows: GuardRows, *given: Any) -> None:
+        super().__init__(*given)
+        self._rows = rows
+
+    def reflex(self) -> GuardRows:
+        """See `HasReflex`."""
+        return self._rows
+
+
 def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
     """Make an actor that runs a bundle in all envs of a sim.
 
     Raises:
-        ConfigError: the bundle and the sim have different vocabularies.
+        ConfigError: the bundle and the sim have different vocabularies, or its reflex reads what the sim's servo does
+            not measure.
     """
     controller = Controller.load(path, seed=seed)
     manifest = controller.manifest
@@ -118,7 +157,15 @@ def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
     timing, width, overlap = manifest.timing, len(manifest.action.names), None
     if timing.rtc_mode == "guided":
         overlap = Overlap(sim.num_envs, timing.chunk_length, timing.rtc_max_delay_steps, width, CPU)
-    return OneByOneActor(controller.infer, keys, timing.execute, sim.action_spec, sim.num_envs, overlap)
+    given = controller.infer, keys, timing.execute, sim.action_spec, sim.num_envs, overlap
+    guard = guard_of(manifest, controller.bundle.risk)
+    if guard is None or manifest.reflex is None or not isinstance(sim, HasServoClock):
+        return OneByOneActor(*given)
+    names = list(sim.servo_spec.names)
+    for name in manifest.reflex.columns:
+        if name not in names:
+            raise unknown(f"bundle {path}: reflex.columns", name, names)
+    return GuardedBundleActor(GuardRows(guard, [names.index(name) for name in manifest.reflex.columns]), *given)
 
 
 class Comparison(NamedTuple):
@@ -251,7 +298,7 @@ def actor_of(path: Path, sim: VecSim, seed: int, candidates: int = 0, guided_ste
     check_fit(policy, sim)
     if candidates:
         return CandidateActor(policy, sim.num_envs, sim.device, seed, candidates)
-    return PolicyActor(policy, sim.num_envs, sim.device, None, seed)
+    return actor_for(policy, sim, None, seed)
 
 
 def with_guidance(policy: Any, steps: int) -> Any:

@@ -36,7 +36,7 @@ from robotrl.spec import (
     is_picture,
     lost,
 )
-from robotrl.spec.actuation import reflex_of
+from robotrl.spec.actuation import HasReflex, Reflex, reflex_of
 from robotrl.utils.progress import track
 
 RULE = "noise by start and decision"
@@ -146,6 +146,12 @@ class PolicyActor:
         return chunk[:count] if overlap is None else overlap.take(obs, envs, chunk[:count])
 
 
+def actor_for(policy: Policy, sim: VecSim, mode: Mode | None, seed: int) -> PolicyActor:
+    """The actor of a policy in a sim; a policy with a reflex brings it along. See `PolicyActor`."""
+    kind = GuardedActor if isinstance(policy, HasReflex) else PolicyActor
+    return kind(policy, sim.num_envs, sim.device, mode, seed)
+
+
 def at_rest(action_spec: Spec) -> NDArray[np.float32]:
     """(A,) action of an env whose episode does not count: zero, clipped to the bounds."""
     return np.zeros(action_spec.shape, np.float32).clip(action_spec.low, action_spec.high).astype(np.float32)
@@ -168,6 +174,14 @@ def _check_weights(policy: object) -> None:
                 raise NumericsError(
                     f"weight {name!r} of policy {type(policy).__name__} holds NaN or infinity: expected finite"
                 )
+
+
+class GuardedActor(PolicyActor):
+    """A policy with a reflex as an actor; `evaluate` has its reflex act as well."""
+
+    def reflex(self) -> Reflex:
+        """See `HasReflex`."""
+        return self._policy.reflex()
 
 
 class ExpertActor:
@@ -427,11 +441,11 @@ def evaluate(
         ids = available[:episodes]
     actor: Any = policy
     if isinstance(policy, Policy):
-        actor = PolicyActor(policy, sim.num_envs, sim.device, mode, seed)
+        actor = actor_for(policy, sim, mode, seed)
     # reseed, so that the result does not depend on earlier use: in third-party sims random streams matter besides the
     # start
     sim.reset(seed=seed)
-    with reflex_of(policy, sim):
+    with reflex_of(actor, sim):
         result = run_episodes(actor, sim, ids, on_step=on_step, on_reward=on_reward, description="evaluate")
     success = np.array([e.success for e in result])
     return EvalResult(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from torch import Tensor
 
 import robotrl
 from robotrl.algos.reflex import ReflexCfg, ReflexLearner, TickRecorder, TickReplay, risk_loss, risk_target
+from robotrl.api.evaluation import evaluate_path
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.learners.learner import Setup
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.guarded import GuardedCfg, GuardedPolicy, RiskReflex
 from robotrl.rollout.evaluate import evaluate
+from robotrl.run.checkpoint import write_checkpoint
+from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec.actuation import HasReflex, ServoTick
 from robotrl.testing.algorithms import fresh_policy
 from tests.kits.refusals import raises_naming
@@ -139,7 +143,7 @@ def test_it_acts_above_its_threshold_at_its_rate() -> None:
     assert torch.equal(slow.act(ServoTick(obs.flip(0), action, 0, none)), expected)
 
 
-def test_an_evaluation_has_the_reflex_act() -> None:
+def test_an_evaluation_has_the_reflex_act(tmp_path: Path) -> None:
     always, never = (guarded(press(1), replace(GUARDED, threshold=t)) for t in (0.0, 1.0))
     assert isinstance(always, HasReflex)
     lengths = dict[str, Any]()
@@ -147,6 +151,11 @@ def test_an_evaluation_has_the_reflex_act() -> None:
         sim = press(4, reward="shaped", limit_s=0.5)
         lengths[name] = evaluate(policy, sim, episodes=4).returns.tolist()
         assert sim.core.reflex is None
+    # by a path, as robotrl eval does
+    write_checkpoint(tmp_path / "always", {"policy": policy_tree(always)}, step=1, kind="test")
+    options = {"reward": "shaped", "limit_s": 0.5}
+    found = evaluate_path(tmp_path / "always", sim="mujoco/press", episodes=4, options=options, num_envs=4)
+    assert found.returns.tolist() == lengths["always"]
     assert lengths["never"] == lengths["alone"] != lengths["always"]
 
 

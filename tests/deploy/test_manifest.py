@@ -76,7 +76,7 @@ def test_round_trip_is_exact(text: bytes) -> None:
         ("io.outputs.0.role", "risk", "io.outputs of role 'actions'"),
         ("golden.ticks", 63, "64 or more"),
         ("golden.tolerance", 0.5, "golden.tolerance"),
-        ("graphs.risk", "risk.onnx", "files"),
+        ("graphs.risk", "risk.onnx", "graphs.risk is 'risk.onnx': expected a graph exactly where there is a reflex"),
         ("files.extra", {"bytes": 1, "sha256": "0"}, "files"),
     ],
 )
@@ -93,8 +93,8 @@ def test_a_plausible_edit_shows_in_the_identity(text: bytes) -> None:
 
 
 def test_other_schema_versions_are_refused_by_name(text: bytes) -> None:
-    with pytest.raises(DataError, match="schema_version is 3: this robotrl reads up to 2"):
-        schema.parse(edited(edited(text, "schema_version", 3), "brand_new_field", 1))
+    with pytest.raises(DataError, match="schema_version is 4: this robotrl reads up to 3"):
+        schema.parse(edited(edited(text, "schema_version", 4), "brand_new_field", 1))
     for bad in (0, "1", None, True):
         with pytest.raises(DataError, match="schema_version is"):
             schema.parse(edited(text, "schema_version", bad))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
+from robotrl.api.evaluation import evaluate_path
 from robotrl.api.exporting import export as export_run
 from robotrl.cli.main import main
 from robotrl.deploy.buffers import Runtime
@@ -53,7 +54,7 @@ class Reflexes(NamedTuple):
 
 
 class Fast(nn.Module):
-    """Finds it risky to be faster than `FAST_MPS` one control period of a push later, and does not mind a braking one."""
+    """Finds it risky to be faster than `FAST_MPS` one control period of a push later; a braking push is not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +229,7 @@ def test_a_record_keeps_the_count_of_recoveries(recoveries: int) -> None:
 @undisturbed
 def test_the_servo_sends_the_recovery_between_control_ticks(bundle: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    report = run_control(bundle, CART, episodes=2, log=log)
+    report = run_control(bundle, CART, episodes=2, limit_s=5.0, log=log)
     header, records = read_log(log)
     ticks = [r for r in records if r["kind"] == "tick"]
     place = header["observations"]["state"].index("cart_vel")
@@ -265,7 +266,7 @@ def test_a_run_is_exported_with_the_reflex_that_learned_beside_it(tmp_path: Path
     task, other = (fresh_policy(GaussianCfg(horizon=1, hidden=(16,)), sim) for _ in range(2))
     for policy in (task, other):
         policy.control_dt_s = sim.control_dt_s
-    cfg = GuardedCfg(0.4, tuple(sim.retract), tuple(sim.servo_spec.names), 0.005, hidden=(8,))
+    cfg = GuardedCfg(0.01, tuple(sim.retract), tuple(sim.servo_spec.names), 0.005, hidden=(8,))
     watched = cfg.build(task)
     for name, policy in (("task", task), ("other", other), ("reflex", watched)):
         write_checkpoint(tmp_path / name, {"policy": policy_tree(policy)}, step=1, kind="test")
@@ -273,8 +274,15 @@ def test_a_run_is_exported_with_the_reflex_that_learned_beside_it(tmp_path: Path
     command = ["export", str(tmp_path / "task"), "--sim", "mujoco/press", "--out", str(out)]
     assert main([*command, "--reflex", str(tmp_path / "reflex")]) == 0
     reflex = open_bundle(out).manifest.reflex
-    assert reflex is not None and (reflex.threshold, reflex.period_s) == (0.4, 0.005)
+    assert reflex is not None and (reflex.threshold, reflex.period_s) == (0.01, 0.005)
     assert json.loads((out / "manifest.json").read_text())["reflex"]["recovery"] == list(sim.retract)
+    # in a sim with two clocks the bundle's reflex acts as the policy's does
+    options = {"reward": "shaped", "limit_s": 1.0}
+    returns = [
+        evaluate_path(path, sim="mujoco/press", episodes=4, options=options).returns
+        for path in (out, tmp_path / "reflex", tmp_path / "task")
+    ]
+    assert np.allclose(returns[0], returns[1], atol=1e-3) and not np.allclose(returns[0], returns[2], atol=1e-3)
     with raises_naming(ConfigError, "reflex", str(tmp_path / "reflex")):
         export_run(tmp_path / "other", tmp_path / "no", sim="mujoco/press", reflex=tmp_path / "reflex")
     with pytest.raises(ConfigError, match="holds a GaussianPolicy: expected a run of --algo reflex"):
