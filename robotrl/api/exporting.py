@@ -93,7 +93,7 @@ def reflex_beside(run_or_policy: Any, reflex: Path) -> GuardedPolicy:
     found = load_policy(reflex, "latest")
     if not isinstance(found, GuardedPolicy):
         raise ConfigError(f"reflex {str(reflex)!r} holds a {type(found).__name__}: expected a run of --algo reflex")
-    given = load_policy(run_or_policy) if isinstance(run_or_policy, str | os.PathLike) else run_or_policy
+    given = load_policy(Path(run_or_policy)) if isinstance(run_or_policy, str | os.PathLike) else run_or_policy
     task = given.base if isinstance(given, GuardedPolicy) else given
     own, other = weights_sha256(task), weights_sha256(found.base)
     if own != other:
