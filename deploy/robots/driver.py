@@ -18,7 +18,7 @@ import numpy as np
 
 from robotrl.deploy.control.realtime import sleep_until, steady
 from robotrl.deploy.control.safety import Mode
-from robotrl.deploy.robots.channel import Message
+from robotrl.deploy.robots.channel import Channel, Message
 from robotrl.deploy.robots.link import Link, RobotCommand, Status, message, now_ns
 from robotrl.errors import ConfigError, RobotrlError
 from robotrl.spec import Spec
@@ -109,6 +109,17 @@ def drive(link: Link, robot: RobotSim) -> int:
         return _Driver(link, robot).run()
 
 
+def latest(commands: Channel, last: Message | None) -> Message | None:
+    """The latest command; the one before where its writer was interrupted in the middle, as a busy machine does.
+
+    Args:
+        commands: the controller's channel.
+        last: the latest command so far; None before the first.
+    """
+    found = commands.read()
+    return last if found is None else found
+
+
 def orphaned(link: Link, command: Message | None, started_ns: int) -> str:
     """Tell why the controller counts as gone (no longer the parent, or silent for too long); "" if it is there."""
     if os.getppid() != link.controller_pid:
@@ -142,9 +153,9 @@ class _Driver:
         self.holding = False
 
     def run(self) -> int:
-        began = now_ns()
+        began, command = now_ns(), None
         while True:
-            command = self.link.commands.read()
+            command = latest(self.link.commands, command)
             if gone := orphaned(self.link, command, began):
                 self.link.introduce("robot", {"fault": gone})
                 return ORPHANED

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robotrl.deploy.robots.channel import Channel, Message, channel_bytes
+from robotrl.deploy.robots.driver import latest
 from robotrl.deploy.robots.link import LINK_BYTES, Link, RobotCommand, Status, message
 from robotrl.errors import DataError
 
@@ -106,6 +107,22 @@ def test_a_writer_that_died_in_the_middle_can_be_followed_by_another() -> None:
     got = channel.read()
     assert got is not None
     assert got[:-1] == sent[:-1]
+
+
+def test_a_command_holds_while_the_next_one_is_being_written() -> None:
+    """A robot that took the gap for the absence of any command would stop a minute after its start."""
+    memory = bytearray(channel_bytes(8))
+    channel = Channel(memoryview(memory), 0, 8)
+    assert latest(channel, None) is None
+    sent = Message(1, 2, 3, 4, 5, 6, 7, 8, 9, np.ones(3, np.float32))
+    channel.write(sent)
+    first = latest(channel, None)
+    assert first is not None and first.tick == 2
+    memory[0] += 1  # as a writer leaves it that is interrupted
+    assert latest(channel, first) is first
+    channel.write(sent._replace(tick=3))
+    found = latest(channel, first)
+    assert found is not None and found.tick == 3
 
 
 def test_a_message_too_long_is_refused() -> None:
