@@ -13,14 +13,24 @@ import torch
 
 from robotrl.replay.buffer import Replay
 from robotrl.rewards.means import RewardMeans
+from robotrl.rewards.relabel import LateRewardedSim
 from robotrl.rewards.scoring.cfg import ServiceCfg
+from robotrl.rewards.scoring.ledger import Answers
+from robotrl.rewards.source import SimTransition
+from robotrl.rewards.vlm.cfg import ScenePicturesCfg
+from robotrl.rewards.vlm.scene_scores import SceneScores
 from robotrl.rewards.vlm.similarity import ImmediateScores
+from robotrl.rewards.vlm.source import LanguageReward
+from robotrl.rewards.vlm.synthesis import synthesis_of
+from robotrl.rewards.vlm.window import CalibratedWindow
+from robotrl.rewards.vlm.windowed import WindowedTerm
+from robotrl.rewards.weighted import NamedSource, WeightedRewards
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.groups import GroupCollector
 from robotrl.sims.wrapper import WrappedSim, declared
 from robotrl.spec import Arrays
 from robotrl.spec.late_rewards import HasLateRewards
-from tests.kits.late_kit import WEIGHT, NumberCfg, late_sim, numbers
+from tests.kits.late_kit import WEIGHT, NumberCfg, NumberedPictures, late_sim, numbers
 from tests.kits.scoring_kit import DIE, NAN, SLOW, make_scorer
 from tests.kits.walk_sim import Walk
 
@@ -124,6 +134,64 @@ def test_100_000_delayed_and_reordered_scores_land_on_their_steps() -> None:
     assert asked > 10_000 and 0 <= faulty <= len(cfg.faults)
     assert shares["reward_valid/number"] == pytest.approx(scored.mean(), abs=1e-6)
     assert shares["reward/number"] == pytest.approx(reward.mean() / WEIGHT, rel=1e-4)
+
+
+class Withheld:
+    """Answers that arrive some at a time, in random order, the same for the same seed."""
+
+    pending, paid, cost, room = 0, 0, 0.0, 1 << 40
+
+    def __init__(self, seed: int) -> None:
+        self._inner, self._rng = ImmediateScores(make_scorer()), np.random.default_rng(seed)
+        self.submit, self.metrics, self.charge = self._inner.submit, self._inner.metrics, self._inner.charge
+        self.close = self._inner.close
+        self._held: list[Answers] = []
+
+    def collect(self) -> Answers:
+        found = self._inner.collect()
+        self._held += [Answers(*(x[k : k + 1] for x in found)) for k in range(len(found.tickets))]
+        self._rng.shuffle(self._held)
+        count = int(self._rng.integers(0, len(self._held) + 1))
+        given, self._held = self._held[:count], self._held[count:]
+        return Answers(*(np.concatenate(parts) for parts in zip(*given, strict=True))) if given else found_none(found)
+
+    def wait(self, limit_s: float) -> Answers:
+        return self.collect()
+
+
+def found_none(like: Answers) -> Answers:
+    return Answers(*(x[:0] for x in like))
+
+
+class WithNotes(WindowedTerm):
+    """The same value, computed anew for each step, since it might depend on the step."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.notes_width = 1
+
+    def notes(self, transition: SimTransition) -> torch.Tensor:
+        return torch.zeros(len(transition.action), 1)
+
+
+def test_rewards_of_pictures_are_kept_and_the_same_as_computed_in_each_step() -> None:
+    """Also where a later answer finds the window, so that pictures of before it become valid."""
+    n, seen = 6, []
+    for kind in (WindowedTerm, WithNotes):
+        sim = Walk(n)
+        window = CalibratedWindow(40, (0.1, 0.9))
+        term = kind(lambda outputs: outputs[:, 0] % 17, window, synthesis_of("none", sim, "contrast", 1.0))
+        cfg = ScenePicturesCfg(every=3, max_age=5, kept_steps=64)
+        scenes = SceneScores(NumberedPictures(n), Withheld(3), n)
+        source = LanguageReward("contrast", cfg, scenes, 2, term, n, "contrast")
+        rewarded = LateRewardedSim(sim, WeightedRewards([NamedSource("contrast", 1.0, source)]), None)
+        rewarded.reset(seed=0)
+        infos = [rewarded.step(torch.full((n, 1), 0.3)).info for _ in range(60)]
+        keys = ("reward/contrast", "reward_valid/contrast", "reward_age/contrast")
+        seen.append([[info[key].tolist() for key in keys] for info in infos])
+    valid = np.array([step[1] for step in seen[0]])
+    assert valid.any() and not valid[:9].any(), "no reward before the window is found"
+    assert seen[0] == seen[1]
 
 
 def test_a_late_score_replaces_the_older_one_that_stood_for_it() -> None:
