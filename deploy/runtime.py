@@ -36,7 +36,8 @@ class Controller:
     Every `execute` ticks it infers a chunk of actions and then returns them one by one; `reset` starts a new episode.
     Inference `d` (counted from 0, never restarted) uses the noise of (seed, d), so that a log can be replayed exactly.
 
-    It returns the policy's actions; limits, stale observations and faults are handled by
+    It returns the policy's actions, also where the bundle has a reflex, which the servo of `run_control` evaluates.
+    Limits, stale observations and faults are handled by
     `robotrl.deploy.control.safety.SafetyChain`, which `run_control` applies afterwards.
 
     Attributes:

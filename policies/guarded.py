@@ -16,7 +16,7 @@ from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_n
 from robotrl.fn.random.noise import Noise
 from robotrl.policies.base import Deployed
 from robotrl.policies.networks.risk import RiskCritic
-from robotrl.policies.over_base import PolicyOverBase
+from robotrl.policies.over_base import PolicyOverBase, lacking
 from robotrl.spec import ActOut, HasKeyedNoise, Mode
 from robotrl.spec.actuation import ServoTick
 
@@ -68,7 +68,7 @@ class GuardedPolicy(PolicyOverBase):
     keyed_noise: ClassVar[Literal[True]] = True
 
     def __init__(self, base: nn.Module, cfg: GuardedCfg) -> None:
-        missing = [name for name in NEEDED if not hasattr(base, name)]
+        missing = lacking(base, NEEDED)
         if missing or not isinstance(base, HasKeyedNoise):
             lacks = ", ".join(missing) or "HasKeyedNoise"
             raise CapabilityError(f"policy {type(base).__name__} lacks {lacks}: it cannot act beside a reflex")

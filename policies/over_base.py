@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
@@ -16,6 +16,11 @@ from robotrl.transforms import TransformGroup
 
 DEFAULT_SAMPLER = ("flow", "euler")
 """Kind and solver that a bundle states for a base policy that does not say them."""
+
+
+def lacking(base: nn.Module, needed: Sequence[str]) -> list[str]:
+    """Names of the attributes that a base policy needs and lacks."""
+    return [name for name in needed if not hasattr(base, name)]
 
 
 class PolicyOverBase(nn.Module):

@@ -15,7 +15,7 @@ from robotrl.errors import CapabilityError, ConfigError, check_positive, unknown
 from robotrl.fn.random.noise import Noise, randn
 from robotrl.policies.base import Deployed
 from robotrl.policies.networks.mlp import Activation, Mlp
-from robotrl.policies.over_base import PolicyOverBase
+from robotrl.policies.over_base import PolicyOverBase, lacking
 from robotrl.policies.squashed import log_slope
 from robotrl.spec import ActOut, Mode
 
@@ -118,7 +118,7 @@ class SteeredPolicy(PolicyOverBase):
     keyed_noise: ClassVar[Literal[True]] = True
 
     def __init__(self, base: Any, cfg: SteeredCfg) -> None:
-        missing = [name for name in NEEDED if not hasattr(base, name)]
+        missing = lacking(base, NEEDED)
         if missing:
             lacks = "HasDecode" if "decode" in missing else ", ".join(missing)
             raise CapabilityError(f"policy {type(base).__name__} lacks {lacks}: its noise cannot be steered")

@@ -385,7 +385,7 @@ class _ServoClock(WrappedSim):
 
     @property
     def servo_spec(self) -> Spec:
-        """What is measured at each tick."""
+        """Spec of the measurements of a tick."""
         return self.sim.servo_spec
 
     @property

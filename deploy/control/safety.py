@@ -314,7 +314,7 @@ class SafetyChain:
         return verdict
 
     def between(self, action: np.ndarray, recovery: np.ndarray | None) -> SafetyVerdict:
-        """What a servo tick between two control ticks sends: limited against the last control tick, not counted."""
+        """Verdict of a servo tick between two control ticks: limited against the last control tick, not counted."""
         return decide(self.limits, self.state, NONE, action, recovery)
 
     @property

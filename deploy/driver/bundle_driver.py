@@ -35,6 +35,10 @@ DECISIONS = 1 << 20
 """Decisions of a session; the noise of each follows from the session's seed and its number."""
 
 
+LONGEST_STEP_S = 60.0
+"""Longest step of the simulator that is planned for."""
+
+
 class DriverCounts(NamedTuple):
     """Drive calls since the start."""
 
@@ -149,12 +153,14 @@ class BundleDriver(BaseDriver):
         age_s = (ctx.time_now_us - seen_us) * 1e-6
         if age_s > self._max_age_s:
             raise DataError(f"the last egomotion is {age_s:.2f} s old: expected {self._max_age_s:g} s at most")
+        steps_s = (ctx.time_query_us - ctx.time_now_us) * 1e-6
+        if steps_s > LONGEST_STEP_S:
+            raise DataError(f"the next step is {steps_s:.1f} s ahead: expected {LONGEST_STEP_S:g} s at most")
         pictures = pictures_of(ctx, self._ports, cfg, self._max_age_s)
         obs = self._scene.observe(route_of(session), limit_of(data, cfg), ego, users_of(data), light_of(data))
         wanted = {port.name: obs[port.name] for port in self._ports.scene} | pictures
         chunk = self.controller.infer(wanted, course.decision).astype(np.float64)
         period_s = self.manifest.timing.control_period_s
-        steps_s = (ctx.time_query_us - ctx.time_now_us) * 1e-6
         return ego, rig, self._scene.motion(chunk, period_s, max(steps_s, 0.0), cfg.horizon_s)
 
     def _brake(self, ctx: DriveContext) -> DriveResult:

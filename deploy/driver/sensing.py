@@ -63,7 +63,7 @@ class DriverCfg(NamedTuple):
 
 
 class BundlePorts(NamedTuple):
-    """What a bundle observes: keys of the scene, and cameras by key."""
+    """Observations and actions of a bundle: ports of the scene, and cameras by key."""
 
     scene: tuple[Port, ...]
     cameras: Mapping[str, Port]

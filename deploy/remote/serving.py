@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -41,6 +42,12 @@ def serve_bundle(
         OSError: an address cannot be bound.
     """
     controller = Controller.load(bundle, seed=seed)
+    if controller.manifest.reflex is not None:
+        warnings.warn(
+            "this bundle has a reflex: it acts on robots of `robotrl deploy --remote`, whose servo evaluates it; for"
+            " other clients, such as openpi's, it does not",
+            stacklevel=2,
+        )
     cfg = replace(cfg, keys=OpenpiKeys.parse(keys, controller.manifest))
     # also bound the memory that the graph allocates while it runs
     with bounded_memory():

@@ -356,11 +356,11 @@ class ReflexCfg(LearnerCfg):
     def build(self, setup: Setup) -> ReflexLearner:
         """Build the learner."""
         for name in ("env_steps", "num_steps", "updates", "batch", "capacity"):
-            check_at_least(f"algo.{name}", getattr(self, name), 1)
+            check_at_least(f"algo.{name}", vars(self)[name], 1)
         for name in ("lr", "max_grad_norm"):
-            check_positive(f"algo.{name}", getattr(self, name))
+            check_positive(f"algo.{name}", vars(self)[name])
         for name in ("explore", "guarded"):
-            check_number(f"algo.{name}", getattr(self, name), 0.0, 1.0)
+            check_number(f"algo.{name}", vars(self)[name], 0.0, 1.0)
         if not 0 <= self.gamma < 1:
             raise out_of_range("algo.gamma", self.gamma, "0 or more, below 1")
         if not 0 < self.tau <= 1:

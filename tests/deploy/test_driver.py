@@ -201,11 +201,15 @@ def test_a_scene_that_is_incomplete_is_answered_by_braking(bundles: dict[str, Pa
             assert plan.positions[-1, 1] == 0.0
         client.routed(0, STRAIGHT)
         assert speed_at(client.drive(0), 0) > 5.5
+        assert client.drive(0, step_us=3_600_000_000).positions[-1, 0] < 4.0, "a step of an hour"
+        client.routed(0, STRAIGHT + np.array([0.0, 500.0, 0.0]))
+        assert client.drive(0).positions[-1, 0] < 4.0, "the route of somebody else"
+        client.routed(0, STRAIGHT)
         old = client.drive(900_000)
         assert old.positions[-1, 0] < 4.0, "egomotion of 0.9 s ago"
         client.moves(1_000_000, Pose.from_xyz_yaw(0.0, 0.0, 0.0, 0.0), float("nan"))
         assert len(client.drive(1_000_000)) == 1, "the present pose alone: hold"
-        assert driver.counts.planned == 1 and driver.counts.braked == 7
+        assert driver.counts.planned == 1 and driver.counts.braked == 9
 
 
 def jpeg(level: int) -> bytes:

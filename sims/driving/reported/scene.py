@@ -39,6 +39,8 @@ BEFORE_M = 20.0
 """Length by which a route is continued straight back from its first point, where the ego may still be."""
 LEAST_M = 12.0
 """Length from which a route can be driven."""
+FARTHEST_M = 30.0
+"""Distance of the ego from its route up to which the route is taken for its own."""
 LOOK_S, LEAST_LOOK_M = 1.0, 4.0
 """Look-ahead of the pursuit of the route beyond the last action."""
 YELLOW_LEFT_S = 3.0
@@ -169,7 +171,12 @@ class RouteScene:
         numbers = [*ego, *(value for user in users for value in user), *(() if light is None else light)]
         if not np.isfinite(np.asarray(numbers, np.float64)).all():
             raise ConfigError("the reported scene has a number that is not finite: expected poses, speeds and sizes")
-        stop_m = math.nan if light is None else along_way(way, ego.x_m, ego.y_m) + max(light.ahead_m, 0.0)
+        here = along_way(way, ego.x_m, ego.y_m)
+        x, y = point_on(way, here)
+        away = math.hypot(ego.x_m - x, ego.y_m - y)
+        if away > FARTHEST_M:
+            raise ConfigError(f"the ego is {away:.1f} m from its route: expected {FARTHEST_M:g} m at most")
+        stop_m = math.nan if light is None else here + max(light.ahead_m, 0.0)
         maps = self._mapped(way, limit_mps, stop_m)
         world, episode, me = self._world, self._world.episodes[0], self._world.egos[0]
         self._world.episodes[0] = np.zeros((), tables.EPISODE)
