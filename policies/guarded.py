@@ -152,7 +152,7 @@ class RiskReflex:
         """See `Reflex`."""
         if self._rate == "servo" or tick.tick == 0:
             self.fired = self._policy.risk.risk(tick.obs, tick.action.float()) > self._threshold
-        return torch.where(self.fired[:, None], self._recovery.to(tick.action.dtype), tick.action)
+        return torch.where(self.fired[:, None], self._recovery.to(tick.action), tick.action)
 
     def felt(self, obs: Tensor, hazard: Tensor) -> None:
         """See `Reflex`; what an action led to is of no use to it."""

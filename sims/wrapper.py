@@ -404,7 +404,7 @@ class _ServoClock(WrappedSim):
         return self.sim.retract
 
     def set_reflex(self, reflex: Reflex | None) -> None:
-        """Have a reflex act at each tick, on the device of the sim itself."""
+        """Have a reflex act at each tick."""
         self.sim.set_reflex(reflex)
 
 

@@ -29,6 +29,7 @@ from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import Arrays, LearnerCfg, MemoryNeeds, TrainDefaults, VecSim
 from robotrl.spec.actuation import HasServoClock, ServoTick
+from robotrl.utils.devices import CPU
 
 UPDATES_AT_ONCE = 16
 """Updates whose rows are sampled together."""
@@ -85,10 +86,11 @@ class TickReplay:
 
     Args:
         capacity: number of transitions that are kept, the newest.
+        device: device that holds them.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int, device: torch.device = CPU) -> None:
+        self._capacity, self._device = capacity, device
         self._rows: dict[str, Tensor] = {}
         self._added = 0
 
@@ -98,11 +100,14 @@ class TickReplay:
     def add(self, rows: Mapping[str, Tensor]) -> None:
         """Add rows (n, ...) of each name over the oldest; n at most the capacity."""
         if not self._rows:
-            self._rows = {name: x.new_zeros((self._capacity, *x.shape[1:])) for name, x in rows.items()}
+            self._rows = {
+                name: torch.zeros((self._capacity, *x.shape[1:]), dtype=x.dtype, device=self._device)
+                for name, x in rows.items()
+            }
         count = len(next(iter(rows.values())))
         places = (self._added + torch.arange(count)) % self._capacity
         for name, x in rows.items():
-            self._rows[name][places] = x
+            self._rows[name][places] = x.to(self._device)
         self._added += count
 
     def rows(self, name: str) -> Tensor:
@@ -153,9 +158,10 @@ class TickRecorder:
         spec = sim.action_spec
         self._replay, self._reflex, self._cfg, self._generator = replay, reflex, cfg, generator
         self._limit = float(sim.hazard_limit)
-        self._low, self._high = (torch.tensor(x, dtype=torch.float32) for x in (spec.low, spec.high))
-        self._recovery = torch.tensor(policy.cfg.recovery)
-        self._guarded = torch.arange(sim.num_envs) < round(cfg.guarded * sim.num_envs)
+        device = sim.device
+        ends = spec.low, spec.high, policy.cfg.recovery
+        self._low, self._high, self._recovery = (torch.tensor(x, dtype=torch.float32, device=device) for x in ends)
+        self._guarded = torch.arange(sim.num_envs, device=device) < round(cfg.guarded * sim.num_envs)
         self.begin(reflexes=True)
 
     def begin(self, reflexes: bool) -> None:
@@ -179,8 +185,9 @@ class TickRecorder:
         count = len(policy_action)
         action = torch.where(self._acts[:, None], self._reflex.act(tick).float(), policy_action)
         self.fired += int((self._reflex.fired & self._acts).sum())
-        drawn = self._low + (self._high - self._low) * torch.rand(action.shape, generator=self._generator)
-        u = torch.rand(count, generator=self._generator)
+        # drawn on the CPU: the same numbers for every device
+        share, u = (torch.rand(n, generator=self._generator).to(action.device) for n in (action.shape, (count,)))
+        drawn = self._low + (self._high - self._low) * share
         action = torch.where((u < self._cfg.explore / 2)[:, None], drawn, action)
         recovers = (u >= self._cfg.explore / 2) & (u < self._cfg.explore)
         action = torch.where(recovers[:, None], self._recovery, action)
@@ -212,12 +219,12 @@ class ReflexLearner(Learner):
         torch.manual_seed(setup.seed)
         sim: Any = setup.make_sim()
         self._sim = sim
-        self.policy: GuardedPolicy = guarded(setup, sim)
+        self.policy: GuardedPolicy = guarded(setup, sim).to(setup.device)
         self._generator = torch.Generator().manual_seed(setup.seed)
-        self._replay = TickReplay(cfg.capacity)
+        self._replay = TickReplay(cfg.capacity, setup.device)
         reflex = self.policy.reflex()
         self._recorder = TickRecorder(self._replay, reflex, self.policy, sim, cfg, self._generator)
-        self._loss = ReflexLoss(self.policy.risk, cfg)
+        self._loss = ReflexLoss(self.policy.risk, cfg).to(setup.device)
         self.iterations = math.ceil(cfg.env_steps / (cfg.num_steps * sim.num_envs))
         self._engine = Engine(
             self._loss,

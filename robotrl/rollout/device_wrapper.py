@@ -17,6 +17,8 @@ from robotrl.spec import Expert, Step, VecSim
 if TYPE_CHECKING:
     import gymnasium
 
+    from robotrl.spec.actuation import Reflex, ServoTick
+
 
 def on_device(sim: VecSim, device: torch.device) -> Any:
     """Wrap a sim in `DeviceSim` for a device; returns the sim itself if it is already there."""
@@ -46,6 +48,10 @@ class DeviceSim(WrappedSim):
         """See the sim's own `step`."""
         return Step(*(self.from_sim(part) for part in self.sim.step(self.to_sim(actions))))
 
+    def set_reflex(self, reflex: Reflex | None) -> None:
+        """Have a reflex on this device act in the sim (`robotrl.spec.actuation.HasServoClock`)."""
+        self.sim.set_reflex(None if reflex is None else _PlacedReflex(reflex, self))
+
     def to_sim(self, x: Tensor) -> Tensor:
         """Move a tensor to the sim's device."""
         return x.to(self.sim.device)
@@ -63,6 +69,22 @@ class DeviceSim(WrappedSim):
     def as_gymnasium(self) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
         """The sim itself as a Gymnasium vector env: numpy arrays are on the CPU."""
         return self.sim.as_gymnasium()
+
+
+class _PlacedReflex:
+    def __init__(self, reflex: Reflex, sim: DeviceSim) -> None:
+        self._reflex, self._sim = reflex, sim
+
+    def act(self, tick: ServoTick) -> Tensor:
+        there = tick._replace(
+            obs=self._sim.from_sim(tick.obs),
+            action=self._sim.from_sim(tick.action),
+            started=self._sim.from_sim(tick.started),
+        )
+        return self._sim.to_sim(self._reflex.act(there))
+
+    def felt(self, obs: Tensor, hazard: Tensor) -> None:
+        self._reflex.felt(self._sim.from_sim(obs), self._sim.from_sim(hazard))
 
 
 class _PlacedExpert:

@@ -23,6 +23,7 @@ from robotrl.run.checkpoint import write_checkpoint
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec.actuation import HasReflex, ServoTick
 from robotrl.testing.algorithms import fresh_policy
+from robotrl.utils.devices import CPU
 from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
@@ -69,7 +70,7 @@ def test_the_loss_is_the_cross_entropy_of_probabilities() -> None:
 class Clock:
     """As much of a sim with a servo clock as a recorder reads."""
 
-    num_envs, hazard_limit = 2, 1.0
+    num_envs, hazard_limit, device = 2, 1.0, CPU
     action_spec = press(1).action_spec
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import robotrl
 import tests.algos.test_grpo as grpo
+import tests.algos.test_reflex as reflex
 import tests.algos.test_vla_rl as vla_rl
 import tests.kits.deploy_kit as deploy_kit
 import tests.kits.learner_kit as kit
@@ -140,6 +141,7 @@ ROWS = {
         iterations=1,
     ),
     "vla-rl": Row(vla_rl.CFG, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, iterations=1),
+    "reflex": Row(reflex.CFG, lambda: reflex.task_policy(reflex.press(1)), reflex.GUARDED, sim=reflex.press),
     "reinflow pi0": Row(ReinFlowCfg(**ON_LINE), lambda: flows.policy_on("pi0"), sim=grpo.tabletop, iterations=1),
 }
 

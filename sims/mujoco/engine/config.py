@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Engine = Literal["auto", "native", "warp"]
 ON_WARP = (
     *("mujoco/halfcheetah", "mujoco/hopper", "mujoco/walker2d", "mujoco/ant", "mujoco/humanoid"),
-    *("mujoco/reach", "mujoco/push", "mujoco/peg-insert", "mujoco/pick-place", "mujoco/tabletop"),
-    "mujoco/quadruped-velocity",
+    *("mujoco/reach", "mujoco/push", "mujoco/peg-insert", "mujoco/pick-place", "mujoco/press"),
+    *("mujoco/tabletop", "mujoco/quadruped-velocity"),
 )
 """Sims whose task runs on device arrays, see `MujocoCfg.warp_sim`."""
 

@@ -40,6 +40,27 @@ class ServoTask(Task, Protocol):
         ...
 
 
+class ServoClock:
+    """Clock and hazard of a task, as its sims state them (`robotrl.spec.actuation.HasServoClock`)."""
+
+    def __init__(self, task: ServoTask) -> None:
+        spec = task.observation_spec[STATE]
+        names, low, high = spec.names, np.asarray(spec.low), np.asarray(spec.high)
+        self.columns = np.array([names.index(name) for name in task.servo_columns])
+        """(S,) places of the servo's columns in the observation "state"."""
+        self.hazard_column = names.index(task.hazard_column)
+        """Place of the hazard among them all."""
+        self.spec = Spec(
+            (len(self.columns),),
+            task.servo_columns,
+            tuple(spec.units[i] for i in self.columns),
+            tuple(float(x) for x in low[self.columns]),
+            tuple(float(x) for x in high[self.columns]),
+        )
+        self.hazard = f"{task.hazard_column}, {spec.units[self.hazard_column]}"
+        """Name and unit of the hazard."""
+
+
 class ServoCore(MujocoCore):
     """A core that advances by servo ticks; made like a `MujocoCore`, for a `ServoTask`."""
 
@@ -47,29 +68,27 @@ class ServoCore(MujocoCore):
 
     def __init__(self, task: ServoTask, num_envs: int, seed: int, *more: Any) -> None:
         super().__init__(task, num_envs, seed, *more)
-        names = task.observation_spec[STATE].names
-        self.columns = np.array([names.index(name) for name in task.servo_columns])
-        """(S,) places of the servo's columns in the observation "state"."""
-        self._hazard = names.index(task.hazard_column)
+        self.clock = ServoClock(task)
         self.reflex: Reflex | None = None
 
     def _advance(self, actions: Real, started: NDArray[np.bool_]) -> None:
         task, reflex = self.task, self.reflex
         state, chosen = self.obs[STATE], actions
+        columns, hazard = self.clock.columns, self.clock.hazard_column
         task.begin()
         for tick in range(task.servo_ticks):
             if tick:
                 task.observe(self.obs, slice(None))
             if reflex is not None:
                 first = torch.from_numpy(started if tick == 0 else np.zeros_like(started))
-                seen = torch.from_numpy(state[:, self.columns])
+                seen = torch.from_numpy(state[:, columns])
                 given = ServoTick(seen, torch.from_numpy(actions.copy()), tick, first)
                 chosen = self._bounds.checked(reflex.act(given).numpy(), self.steps)
             task.command(chosen)
             self.physics.step(task.substeps // task.servo_ticks)
             if reflex is not None:
                 task.observe(self.obs, slice(None))
-                reflex.felt(torch.from_numpy(state[:, self.columns]), torch.from_numpy(state[:, self._hazard].copy()))
+                reflex.felt(torch.from_numpy(state[:, columns]), torch.from_numpy(state[:, hazard].copy()))
 
 
 class ServoSim(ExpertSim):
@@ -77,19 +96,10 @@ class ServoSim(ExpertSim):
 
     def __init__(self, core: ServoCore, expert: ExpertFactory) -> None:
         super().__init__(core, expert)
-        task, spec = core.task, core.task.observation_spec[STATE]
+        task, clock = core.task, core.clock
         self._servo_core = core
         self.servo_ticks = task.servo_ticks
-        low, high = np.asarray(spec.low), np.asarray(spec.high)
-        self.servo_spec = Spec(
-            (len(core.columns),),
-            task.servo_columns,
-            tuple(spec.units[i] for i in core.columns),
-            tuple(float(x) for x in low[core.columns]),
-            tuple(float(x) for x in high[core.columns]),
-        )
-        unit = spec.units[spec.names.index(task.hazard_column)]
-        self.hazard = f"{task.hazard_column}, {unit}"
+        self.servo_spec, self.hazard = clock.spec, clock.hazard
         self.hazard_limit = task.hazard_limit
         self.retract = task.retract
 

@@ -22,6 +22,7 @@ from robotrl.sims.mujoco.manipulation.push import Push
 from robotrl.sims.mujoco.manipulation.push_expert import PushExpert
 from robotrl.sims.mujoco.manipulation.reach import Reach
 from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
+from robotrl.sims.mujoco.warp.servo import WarpServoSim
 from robotrl.sims.mujoco.warp.sim import MeasuredWarpSim
 from robotrl.spec import TrainDefaults
 
@@ -92,7 +93,7 @@ class PressCfg(MujocoCfg):
     limit_s: float = press.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> ServoSim:
+    def build(self, num_envs: int, seed: int) -> ServoSim | WarpServoSim:
         """Build the batched sim.
 
         Args:
@@ -100,9 +101,11 @@ class PressCfg(MujocoCfg):
             seed: seed of the training starts that are drawn.
 
         Raises:
-            ConfigError: a value out of range, with what was expected; or another engine than the native one.
+            ConfigError: a value out of range, with what was expected.
         """
         task = Press(self.reward, self.limit_s)
+        if self.on_warp():
+            return self.warp_sim(WarpServoSim, task, num_envs, seed)
         core = ServoCore(task, num_envs, seed, *self.core_options(task))
         return self.with_images(ServoSim(core, PressExpert))
 

@@ -30,6 +30,7 @@ CONTACT_ROWS = 96
 MORE_CONTACTS, MORE_ROWS = 8, 24
 """Additional room for each free body beyond the first."""
 COORDINATES = ("qpos", "qvel")
+SENSORS = "sensordata"
 DERIVED_CONSTANTS = ("body_subtreemass", "dof_invweight0", "body_invweight0", "actuator_acc0")
 """Fields of the model that follow from masses and inertias."""
 
@@ -117,6 +118,10 @@ class WarpPhysics:
                 mjw.com_vel(m, d)
                 mjw.sensor_pos(m, d)
                 mjw.sensor_vel(m, d)
+                return
+            if SENSORS in self._kept:
+                # what a sensor of forces shows before the first step follows from the start's own contacts
+                mjw.forward(m, d)
                 return
             mjw.transmission(m, d)
             mjw.fwd_velocity(m, d)

@@ -58,6 +58,7 @@ class WarpSim:
         seed: seed of the random training start ids.
         device: device of physics and tensors.
         randomization: see `Parameters`.
+        ticks: calls of the physics in a control step; divides the task's `substeps`.
 
     Raises:
         ConfigError: MuJoCo Warp is not installed, or lacks something that the model uses; or see `Parameters`.
@@ -74,6 +75,7 @@ class WarpSim:
         seed: int,
         device: torch.device,
         randomization: Mapping[str, tuple[float, float]] | None = None,
+        ticks: int = 1,
     ) -> None:
         self.task = task
         self.num_envs = num_envs
@@ -81,7 +83,7 @@ class WarpSim:
         self.control_dt_s = task.control_dt_s
         self.observation_spec: dict[str, Spec] = dict(task.observation_spec)
         self.action_spec: Spec = task.action_spec
-        self.physics = WarpPhysics(task.xml(), num_envs, task.substeps, task.reads_derived_fields, device)
+        self.physics = WarpPhysics(task.xml(), num_envs, task.substeps // ticks, task.reads_derived_fields, device)
         task.bind(self.physics)
         params = task.params()
         self.params = tuple(params)
@@ -183,11 +185,11 @@ class WarpSim:
             NumericsError: an action or the resulting state is not finite, or contacts were lost; on a GPU this is
                 noticed some steps later. Envs whose state is not finite keep their last good one.
         """
-        task, physics = self.task, self.physics
+        task = self.task
         actions = self._actions.checked(actions, self._steps)
-        task.command(actions)
+        started = self._steps == 0
         self._steps += 1
-        physics.step()
+        self._advance(actions, started)
         task.observe(self._obs, slice(None))
         self._check()
         outcome = task.outcome(actions)
@@ -207,6 +209,21 @@ class WarpSim:
             final_ids=rows,
             info={"success": self._success, "state_id": self._state_id},
         )
+
+    def _advance(self, actions: Tensor, started: NDArray[np.bool_]) -> None:
+        """Command the actions (N, A) and advance the physics by a control step; `started` (N,) begin their episode."""
+        del started
+        self.task.command(actions)
+        self._advance_physics()
+
+    def _advance_physics(self) -> None:
+        """Advance the physics once with the present controls, and note what went wrong."""
+        self.physics.step()
+        faults = self._faults
+        faults.mark(ACTION, self._actions.bad)
+        for name, bad in self.physics.bad.items():
+            faults.mark(name, bad)
+        faults.mark(CONTACTS, self.physics.lost_contacts())
 
     def _ended(self, success: Tensor, failure: Tensor) -> tuple[Ids, Tensor]:
         """Set `terminated` and `truncated`; returns the envs that ended, for the host and for the device."""
@@ -229,12 +246,7 @@ class WarpSim:
         return (rows.cpu().numpy() if len(rows) else self._all[:0]), rows
 
     def _check(self) -> None:
-        faults = self._faults
-        faults.mark(ACTION, self._actions.bad)
-        for name, bad in self.physics.bad.items():
-            faults.mark(name, bad)
-        faults.mark(CONTACTS, self.physics.lost_contacts())
-        for kind, envs in faults.read().items():
+        for kind, envs in self._faults.read().items():
             others = f" ({len(envs)} envs in all)" if len(envs) > 1 else ""
             where = f"env {envs[0]}, episode step {self._steps[envs[0]]} or before{others}"
             if kind == ACTION:
@@ -274,8 +286,9 @@ class MeasuredWarpSim(WarpSim):
         seed: int,
         device: torch.device,
         randomization: Mapping[str, tuple[float, float]] | None = None,
+        ticks: int = 1,
     ) -> None:
-        super().__init__(task, num_envs, seed, device, randomization)
+        super().__init__(task, num_envs, seed, device, randomization, ticks)
         self._measured = task
 
     def distance(self) -> Tensor:

@@ -234,8 +234,3 @@ def test_its_robot_repeats_an_action_as_the_sim_does() -> None:
         robot.advance(3)
         assert np.array_equal(robot.observe()["state"], sim._obs["state"][0].numpy())
     assert sim.core.task.force_n[0] > 0
-
-
-def test_it_runs_on_the_native_engine_alone() -> None:
-    with pytest.raises(ConfigError, match="'mujoco/press' runs on the native engine alone"):
-        robotrl.make_sim("mujoco/press", 1, engine="warp")
