@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
 from robotrl.removed_presets import REMOVED_PRESETS
 from robotrl.spec.json_fields import check_settings
-from robotrl.spec.sim_options import UNPERTURBED, HasPerturb, SimOptions, options_of_factory, with_values
+from robotrl.spec.sim_options import UNPERTURBED, HasHistory, HasPerturb, SimOptions, options_of_factory, with_values
 from robotrl.utils.installation import install_line
 
 
@@ -423,6 +423,9 @@ def build_sim(options: SimOptions, num_envs: int, seed: int) -> Any:
         check_settings(options)
         if isinstance(options, HasPerturb) and options.perturb != UNPERTURBED:
             sim = importlib.import_module("robotrl.sims.perturbation").perturbed(sim, options.perturb, seed)
+        if isinstance(options, HasHistory) and options.history != 1:
+            # outside the faults: a policy remembers what it was given
+            sim = importlib.import_module("robotrl.sims.history").remembered(sim, options.history)
     except ConfigError:
         sim.close()
         raise

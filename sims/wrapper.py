@@ -110,6 +110,10 @@ class WrappedSim:
         """Convert the sim's expert for the wrapper's user."""
         return expert
 
+    def symmetries_of(self, symmetries: Mapping[str, tuple[Symmetry, ...]]) -> Mapping[str, tuple[Symmetry, ...]]:
+        """Convert the sim's symmetries for the wrapper's observations."""
+        return symmetries
+
     def own_state(self) -> State:
         """The wrapper's own state that affects later steps."""
         return {}
@@ -296,7 +300,7 @@ class _Symmetries(WrappedSim):
     @property
     def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
         """Symmetries of the sim, by kind."""
-        return self.sim.symmetries
+        return self.symmetries_of(self.sim.symmetries)
 
 
 class _SuccessRule(WrappedSim):

@@ -125,6 +125,41 @@ def committed_steps(observation_spec: Mapping[str, Spec]) -> int:
     return observation_spec[COMMITTED_MASK].shape[0] if COMMITTED_MASK in observation_spec else 0
 
 
+LONGEST_HISTORY = 100
+"""Most control steps whose observations a policy is given at once."""
+
+
+def with_history(spec: Spec, steps: int) -> Spec:
+    """Spec of a vector and of those of the control steps before it: (K D,), the oldest first and the present one last.
+
+    Elements keep their names; one that is k steps old is called "NAME_k_ago".
+
+    Args:
+        spec: spec of a vector of numbers (D,).
+        steps: K, 1 or more.
+    """
+    older = tuple(f"{name}_{k}_ago" for k in range(steps - 1, 0, -1) for name in spec.names)
+    low, high = spec.low * steps, spec.high * steps
+    return Spec((len(low),), older + spec.names, spec.units * steps, low, high, spec.dtype)
+
+
+def history_steps(spec: Spec) -> int:
+    """K of `with_history`; 1 for every other spec."""
+    marks = [name.rpartition("_")[0].rpartition("_")[2] for name in spec.names[:1] if name.endswith("_ago")]
+    if len(spec.shape) != 1 or not marks or not marks[0].isdecimal():
+        return 1
+    steps = int(marks[0]) + 1
+    width, rest = divmod(spec.shape[0], steps)
+    if rest or spec != with_history(present_of(spec, width), steps):
+        return 1
+    return steps
+
+
+def present_of(spec: Spec, width: int) -> Spec:
+    """Spec of the last `width` elements of a vector."""
+    return Spec((width,), spec.names[-width:], spec.units[-width:], spec.low[-width:], spec.high[-width:], spec.dtype)
+
+
 def overlap_weights(delay: int, planned: int, steps: int) -> tuple[float, ...]:
     """Weights by which the last chunk guides the next one (real-time chunking, arXiv 2506.07339, eq. 5).
 

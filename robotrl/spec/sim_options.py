@@ -288,6 +288,16 @@ UNPERTURBED = PerturbCfg()
 
 
 @runtime_checkable
+class HasHistory(Protocol):
+    """Config of a sim with the option `history`, which `robotrl.registry.build_sim` applies."""
+
+    @property
+    def history(self) -> int:
+        """Control steps whose observations a policy is given; 1: the present one alone."""
+        ...
+
+
+@runtime_checkable
 class HasPerturb(Protocol):
     """Config of a sim with the option `perturb`, which `robotrl.registry.build_sim` applies."""
 

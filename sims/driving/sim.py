@@ -158,6 +158,7 @@ class DrivingCfg:
         "actions",
         "hold",
         "points",
+        "history",
     )
     obs: Observed = "vector"
     """Observation: vectors, the bird's-eye raster as CaRL draws it, both or none."""
@@ -194,6 +195,8 @@ class DrivingCfg:
 
     perturb: PerturbCfg = UNPERTURBED
     """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    history: int = 1
+    """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
 
     def check(self, num_envs: int) -> None:
         """Check the options that are not checked where they are used.

@@ -88,6 +88,8 @@ class GymnasiumCfg:
     """Number of words of the longest instruction; None takes those of a fixed one without `vocabulary`, else 24."""
     perturb: PerturbCfg = UNPERTURBED
     """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    history: int = 1
+    """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
 
     def build(self, num_envs: int, seed: int) -> GymnasiumSim:
         """Build the batched sim.

@@ -72,6 +72,8 @@ class IsaacCfg:
     """File of IO descriptors as JSON; None asks the environment."""
     perturb: PerturbCfg = UNPERTURBED
     """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    history: int = 1
+    """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
 
     def build(self, num_envs: int, seed: int) -> IsaacSim:
         """Build the batched sim.

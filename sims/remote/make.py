@@ -61,6 +61,8 @@ class RemoteCfg:
     """Losses of one worker in a row, with no episode that ends in between, that are made good."""
     perturb: PerturbCfg = UNPERTURBED
     """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    history: int = 1
+    """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
 
     def build(self, num_envs: int, seed: int) -> RemoteSim:
         """Start the workers and build the sim.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robotrl.spec import Spec
+from robotrl.spec import Spec, history_steps, present_of, with_history
 
 bounds = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
@@ -64,3 +64,22 @@ def test_the_core_imports_neither_torch_nor_a_simulator(module):
     code = f"import sys, robotrl.{module}; print([m for m in ('torch', 'mujoco', 'gymnasium') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@given(specs(), st.integers(1, 7))
+def test_a_history_tells_its_length_and_its_present_step(spec, steps):
+    one = Spec((spec.shape[-1],), spec.names, spec.units, spec.low, spec.high, spec.dtype)
+    if history_steps(one) != 1:
+        return
+    several = with_history(one, steps)
+    assert several.shape == (steps * one.shape[0],) and history_steps(several) == steps
+    assert present_of(several, one.shape[0]) == one
+
+
+def test_names_that_look_like_a_history_are_none():
+    alike = ("x_1_ago", "y")
+    for names in (alike, ("x_1_ago", "x", "y"), ("x_one_ago", "x"), ("x_0_ago",)):
+        n = len(names)
+        assert history_steps(Spec((n,), names, ("m",) * n, (0.0,) * n, (1.0,) * n)) == 1
+    assert history_steps(Spec((2,), ("x_1_ago", "x"), ("m",) * 2, (0.0, 0.5), (1.0, 1.0))) == 1
+    assert history_steps(Spec((2,), ("x_1_ago", "x"), ("m",) * 2, (0.5, 0.5), (1.0, 1.0))) == 2

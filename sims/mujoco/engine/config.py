@@ -65,6 +65,8 @@ class MujocoCfg:
     """Physics engine: "native" (MuJoCo on CPU threads) or "warp" (MuJoCo Warp); "auto" takes Warp on a GPU."""
     perturb: PerturbCfg = UNPERTURBED
     """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    history: int = 1
+    """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
 
     def on_warp(self) -> bool:
         """True if the configured engine is MuJoCo Warp.
