@@ -34,6 +34,7 @@ from robotrl.deploy.bundle.onnx_scan import scan
 from robotrl.deploy.bundle.risk_graph import RISK_FILE
 from robotrl.deploy.bundle.signature import SIGNATURE_FILE, check_private_key, signature_of
 from robotrl.deploy.export_reflex import HasRisk, exported
+from robotrl.deploy.export_stacks import flattened, newest, stacked, stacked_shape
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
@@ -138,13 +139,13 @@ def export(
     if sign is not None:
         check_private_key(sign)
     policy = _frozen_copy(source)
-    recorded = _recorded(policy, observations, run_dir, samples)
+    recorded = stacked(policy.observation_spec, _recorded(policy, observations, run_dir, samples))
     with installed(target, overwrite=overwrite) as draft:
         graph = _to_onnx(policy)
         facts = scan(graph, schema.GRAPH_FILE)
         run = training or unknown_run(policy)
         guard = reflex or (source if isinstance(source, HasRisk) else None)
-        risk = None if guard is None else exported(guard, recorded, _exported)
+        risk = None if guard is None else exported(guard, newest(policy.observation_spec, recorded), _exported)
         plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded, actuation, risk)
         unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
         session = GraphSession(graph, unsealed)
@@ -185,7 +186,7 @@ def parity_of(policy: HasDeploy, bundle: Bundle, observations: Mapping[str, Any]
         ConfigError: the observations do not match the policy.
     """
     count = len(next(iter(observations.values())))
-    recorded = _recorded(policy, observations, None, count)
+    recorded = stacked(policy.observation_spec, _recorded(policy, observations, None, count))
     session = GraphSession(bundle.graph, bundle.manifest)
     return _difference(_frozen_copy(policy), session, bundle.manifest, recorded, count)
 
@@ -286,7 +287,7 @@ class _Graph(nn.Module):
         self._keys = tuple(policy.observation_spec)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, Tensor]:
-        obs = dict(zip(self._keys, arrays, strict=False))
+        obs = flattened(self.policy.observation_spec, dict(zip(self._keys, arrays, strict=False)))
         noise = arrays[len(self._keys)] if len(arrays) > len(self._keys) else None
         out = self.policy.deploy(obs, noise)
         return out.actions, out.normalized_action
@@ -305,7 +306,7 @@ def _quiet() -> Generator[None, None, None]:
 
 def _to_onnx(policy: HasDeploy) -> bytes:
     names = list(policy.observation_spec)
-    arrays = [torch.zeros(1, *spec.shape) for spec in policy.observation_spec.values()]
+    arrays = [torch.zeros(1, *stacked_shape(spec)) for spec in policy.observation_spec.values()]
     if policy.noise_shape is not None:
         names.append("noise")
         arrays.append(torch.zeros(1, *policy.noise_shape))
@@ -388,17 +389,22 @@ def _inputs(policy: HasDeploy, observations: dict[str, np.ndarray], manifest: sc
 
 def _torch_ticks(policy: HasDeploy, ticks: GoldenTicks) -> tuple[np.ndarray, np.ndarray]:
     with torch.inference_mode():
-        obs = {key: torch.from_numpy(array) for key, array in ticks.observations.items()}
+        obs = _torch_obs(policy, ticks)
         out = policy.deploy(obs, None if ticks.noise is None else torch.from_numpy(ticks.noise))
     return out.actions.numpy(), out.normalized_action.numpy()
+
+
+def _torch_obs(policy: HasDeploy, ticks: GoldenTicks) -> dict[str, Tensor]:
+    """The observations as the policy reads them."""
+    arrays = {key: torch.from_numpy(array) for key, array in ticks.observations.items()}
+    return flattened(policy.observation_spec, arrays)
 
 
 def _decided(policy: HasDeploy, ticks: GoldenTicks) -> np.ndarray:
     """(n,) bool: ticks whose choices do not depend on rounding errors; always True for continuous actions."""
     if not isinstance(policy, HasLead):
         return np.ones(len(ticks.actions), bool)
-    obs = {key: torch.from_numpy(array) for key, array in ticks.observations.items()}
-    return (policy.lead(obs) > LEAST_LEAD).numpy()
+    return (policy.lead(_torch_obs(policy, ticks)) > LEAST_LEAD).numpy()
 
 
 def _only_decided(policy: HasDeploy, ticks: GoldenTicks) -> GoldenTicks:

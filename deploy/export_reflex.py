@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from robotrl.deploy.bundle.manifest import BundleReflex
 from robotrl.deploy.bundle.onnx_scan import scan
 from robotrl.deploy.bundle.risk_graph import ACTION, MEASURED, RISK_FILE, RiskGraph
+from robotrl.deploy.export_stacks import measured_spec
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.spec import Spec
 
@@ -82,7 +83,7 @@ def exported(policy: object, observations: Mapping[str, np.ndarray], to_bytes: T
     if cfg.servo_dt_s is None:
         raise ConfigError("policy.servo_dt_s is None: expected the seconds between two servo ticks of its training")
     critic = _Risk(copy.deepcopy(policy.risk).to("cpu")).eval().requires_grad_(False)
-    names, spec = policy.observation_spec[STATE].names, policy.action_spec
+    names, spec = measured_spec(policy.observation_spec[STATE]).names, policy.action_spec
     measured = observations[STATE][:, [names.index(name) for name in cfg.columns]]
     rows = torch.zeros(1, measured.shape[1]), torch.zeros(1, len(spec.names))
     graph = to_bytes(critic, rows, [MEASURED, ACTION], ["risk"])

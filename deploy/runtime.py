@@ -18,6 +18,7 @@ from robotrl.deploy.bounded import bounded_memory, within
 from robotrl.deploy.buffers import InferenceError, InferenceSession, Runtime, host_transforms, output_names
 from robotrl.deploy.bundle.bundle import Bundle, open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
+from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
@@ -83,6 +84,8 @@ class Controller:
         self._noise_in = self.session.inputs.get("noise")
         self._prefix = {port.name: self.session.inputs[port.name][0] for port in manifest.prefix}
         self._next_noise: np.ndarray | None = None
+        self._history, self._ticks = ObservationHistory(manifest.observations), 0
+        self._measured = {port.name: port.measured_shape for port in manifest.observations}
         self._chunk = np.zeros(self._actions.shape, np.float32)
         self._execute = manifest.timing.execute
         self.seed = seed
@@ -128,12 +131,15 @@ class Controller:
     def reset(self) -> None:
         """Start a new episode: the rest of the chunk is dropped. The decision index continues."""
         self.cursor = self._execute
+        self._history.reset()
+        self._ticks = 0
 
     def step(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Run one control tick.
 
         Args:
-            obs: one array for each observation of the bundle, raw, in the units and order of its manifest.
+            obs: one array for each observation of the bundle, raw, in the units and order of its manifest; of this tick
+                alone where the bundle has stacked ones, whose last ticks are kept here.
 
         Returns:
             (A,) float32 action in the robot's units; a copy.
@@ -145,7 +151,7 @@ class Controller:
             InferenceError: the graph cannot be computed for this observation, or `cancel` was called; the next step
                 infers again.
         """
-        self._take(obs)
+        self._take(self._remembered(obs) if self._history.keys else obs)
         if self.cursor >= self._execute:
             if self._next_noise is None:
                 self.prepare()
@@ -161,8 +167,9 @@ class Controller:
         """Compute the whole chunk of one decision without changing the episode's state, for replay and tests.
 
         Args:
-            obs: as for `step`; with committed actions (inputs of role "prefix" and "prefix_mask") where the bundle has
-                them, all or none: without them there are none, as in `step`.
+            obs: as for `step`, but stacked ones whole, (K, D) with the oldest tick first; with committed actions
+                (inputs of role "prefix" and "prefix_mask") where the bundle has them, all or none: without them there
+                are none, as in `step`.
             decision: 0 or more.
 
         Returns:
@@ -232,6 +239,20 @@ class Controller:
             error = self._not_finite()
             self._blank()
             raise error
+
+    def _remembered(self, obs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """The observation of a tick with those of the last ticks."""
+        if obs.keys() != self._measured.keys():
+            return obs
+        for name in self._history.keys:
+            if np.shape(obs[name]) != self._measured[name]:
+                raise ConfigError(
+                    f"observation {name!r} has shape {np.shape(obs[name])}: expected {self._measured[name]}, of one"
+                    " control tick"
+                )
+        self._history.take(self._ticks, obs)
+        self._ticks += 1
+        return self._history.whole(obs)
 
     def _commit(self, given: Mapping[str, np.ndarray]) -> None:
         """Check committed actions and copy them to the graph's inputs.

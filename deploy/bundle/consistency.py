@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robotrl.errors import DataError, short
-from robotrl.spec import is_picture
+from robotrl.spec import LONGEST_HISTORY, is_picture
 from robotrl.spec.checks import NUMBERS
 from robotrl.transforms import Clip, Transform, composed_affine
 
@@ -115,7 +115,7 @@ def _check_reflex(manifest: Manifest) -> None:
         return
     require(manifest.schema_version >= 3, "schema_version", manifest.schema_version, "3 or more, with a reflex")
     require(0 <= reflex.threshold <= 1, "reflex.threshold", reflex.threshold, "0 to 1")
-    ports = {port.name: port for port in manifest.observations if len(port.shape) == 1 and not port.words}
+    ports = {port.name: port for port in manifest.observations if len(port.measured_shape) == 1 and not port.words}
     known = reflex.observation in ports
     require(known, "reflex.observation", reflex.observation, f"a vector of numbers, one of {sorted(ports)}")
     require(bool(reflex.columns), "reflex.columns", reflex.columns, "one or more")
@@ -163,6 +163,9 @@ def _check_port(port: Port) -> None:
     require(port.stack >= 1, f"{where} stack", port.stack, "1 or more")
     stacked = port.stack == 1 or (len(port.shape) > 1 and port.shape[0] == port.stack)
     require(stacked, f"{where} stack", port.stack, f"the first of its sizes {port.shape}")
+    vectors = port.stack == 1 or (port.role == "observation" and len(port.shape) == 2 and not port.words)
+    require(vectors, f"{where} stack", port.stack, "1, or an observation of vectors of numbers")
+    require(port.stack <= LONGEST_HISTORY, f"{where} stack", port.stack, f"at most {LONGEST_HISTORY}")
     for name, low, high in zip(port.names, port.low, port.high, strict=True):
         bounds = [b for b in (low, high) if b is not None]
         require(all(abs(b) <= _FLOAT32 for b in bounds), f"{where} bounds of {name!r}", bounds, "float32 numbers")
@@ -266,13 +269,16 @@ def _check_choices(manifest: Manifest) -> None:
 
 def _check_transforms(manifest: Manifest) -> None:
     """Check transforms against their ports, and the action's scale and offset against the transforms."""
-    widths = {port.name: port.shape[-1] for port in manifest.read}
+    widths = {port.name: port.stack * port.shape[-1] for port in manifest.read}
+    stacked = {port.name for port in manifest.read if port.stack > 1}
     width = len(manifest.action.names)
     for side, known in (("inputs", widths), ("outputs", {"action": width})):
         transforms: tuple[Transform, ...] = getattr(manifest.transforms, side)
         for i, transform in enumerate(transforms):
             where = f"transforms.{side}[{i}]"
             require(transform.key in known, f"{where}.key", transform.key, f"one of {sorted(known)}")
+            inside = transform.where == "graph" or transform.key not in stacked
+            require(inside, f"{where}.where", transform.where, f"'graph', since {transform.key!r} is stacked")
             for values in transform.constants:
                 count = known[transform.key]
                 require(len(values) == count, f"{where} entries", len(values), f"{count}, as {transform.key!r} has")

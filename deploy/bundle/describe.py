@@ -16,8 +16,18 @@ from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
 from robotrl.deploy.bundle.plausible import max_still_s, plausible, start_envelope
 from robotrl.deploy.bundle.risk_graph import RISK_FILE
+from robotrl.deploy.export_stacks import measured_spec, newest, stacked_shape
 from robotrl.errors import ConfigError
-from robotrl.spec import COMMITTED, COMMITTED_MASK, HasOverlap, HasSampler, Spec, committed_steps, without_committed
+from robotrl.spec import (
+    COMMITTED,
+    COMMITTED_MASK,
+    HasOverlap,
+    HasSampler,
+    Spec,
+    committed_steps,
+    history_steps,
+    without_committed,
+)
 from robotrl.spec.actuation import Actuation
 from robotrl.transforms import TransformGroup, composed_affine
 
@@ -135,7 +145,7 @@ class ExportPlan:
             schema_version=schema.WITHOUT_REFLEX if reflex is None else schema.SCHEMA_VERSION,
             bundle_id="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self.recorded.items()}),
+            io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self._present.items()}),
             timing=schema.Timing(
                 control_period_s=self.period,
                 chunk_length=policy.horizon,
@@ -171,6 +181,11 @@ class ExportPlan:
             reflex=reflex,
         )
 
+    @property
+    def _present(self) -> dict[str, np.ndarray]:
+        """The recorded observations (n, ...) of the present tick alone."""
+        return newest(self.policy.observation_spec, self.recorded)
+
     def _action(self) -> schema.Action:
         spec = self.policy.action_spec
         affine = composed_affine(self.policy.transforms, "action", len(spec.names))
@@ -197,7 +212,8 @@ class ExportPlan:
 
     def _safety(self) -> schema.Safety:
         spec, options = self.policy.action_spec, self.safety
-        spec_of = self.policy.observation_spec
+        spec_of = {key: measured_spec(one) for key, one in self.policy.observation_spec.items()}
+        present = self._present
         middle = tuple((low + high) / 2 for low, high in zip(spec.low, spec.high, strict=True))
         zeros = (0.0,) * len(spec.names)
         neutral = options.neutral or (middle if self.action_kind == "position" else zeros)
@@ -214,8 +230,8 @@ class ExportPlan:
             bad_ticks_to_damp=options.bad_ticks_to_damp,
             hold="last" if self._kind() == "position" else "neutral",
             neutral=tuple(map(float, neutral)),
-            limits=plausible(spec_of, self.policy.transforms, self.recorded, options.limits),
-            start=start_envelope(without_committed(spec_of), self.policy.transforms, self.recorded),
+            limits=plausible(spec_of, self.policy.transforms, present, options.limits),
+            start=start_envelope(without_committed(spec_of), self.policy.transforms, present),
         )
 
 
@@ -268,7 +284,12 @@ def _port(key: str, spec: Spec, role: schema.Role, source: str, still_s: float |
     high = tuple(float(v) if np.isfinite(v) else None for v in spec.high)
     # every input of the graph is float32: the runtime converts images from uint8, 0 to 255, when it copies them
     given = (spec.dtype, spec.words, still_s)
-    return schema.Port(key, role, "float32", spec.shape, spec.names, spec.units, low, high, "", source, 1, None, *given)
+    shape, steps = stacked_shape(spec), history_steps(spec)
+    names = measured_spec(spec)
+    low, high = low[: len(names.names)], high[: len(names.names)]
+    return schema.Port(
+        key, role, "float32", shape, names.names, names.units, low, high, "", source, steps, None, *given
+    )
 
 
 def entry(data: bytes) -> schema.FileEntry:

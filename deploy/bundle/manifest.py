@@ -49,7 +49,8 @@ class Port:
         high: upper bound of each element; None for no bound.
         frame: coordinate frame, if it is the same for all elements; else "", and the names contain it.
         source: origin or destination ("robot", "sampler", "policy").
-        stack: number of ticks stacked along the first axis; 1 means none.
+        stack: number of control ticks stacked along the first axis, the oldest first and the present one last; 1 means
+            none. The robot gives one of them at each tick, and the runtime keeps the others.
         feeds: for an output, the input that receives it at the next inference; None otherwise.
         source_dtype: the robot's numpy dtype name; the runtime converts. "uint8" with three axes is an image. Not
             written for float32 (and absent in older manifests).
@@ -78,9 +79,22 @@ class Port:
     @property
     def spec(self) -> Spec:
         """Spec of the array in the robot's dtype."""
+        return self._spec(self.shape)
+
+    @property
+    def measured_shape(self) -> tuple[int, ...]:
+        """Shape of one control tick, as the robot gives it."""
+        return self.shape if self.stack == 1 else self.shape[1:]
+
+    @property
+    def measured(self) -> Spec:
+        """Spec of one control tick, as the robot gives it."""
+        return self._spec(self.measured_shape)
+
+    def _spec(self, shape: tuple[int, ...]) -> Spec:
         low = tuple(-math.inf if value is None else value for value in self.low)
         high = tuple(math.inf if value is None else value for value in self.high)
-        return Spec(self.shape, self.names, self.units, low, high, self.source_dtype, self.words)
+        return Spec(shape, self.names, self.units, low, high, self.source_dtype, self.words)
 
 
 @dataclass(frozen=True)

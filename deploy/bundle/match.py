@@ -59,7 +59,7 @@ class Wiring(NamedTuple):
     """Index maps and limits that connect a bundle and a robot."""
 
     observations: dict[str, np.ndarray]
-    """For each observation of numbers: indices (of the port's shape) into the robot's flat observation."""
+    """For each observation of numbers: indices (of one tick's shape) into the robot's flat observation."""
     observation_size: int
     """Length of the robot's flat observation, without images."""
     cameras: dict[str, np.ndarray]
@@ -96,10 +96,10 @@ def wire(manifest: Manifest, robot: RobotInfo, site: SiteLimits | None = None) -
             raise ConfigError(f"robot has no observation {port.name!r} of the bundle: {hint}it has: {known}")
         spec = robot.observation_spec[port.name]
         what = f"observation {port.name!r}"
-        if spec.shape[:-1] != port.shape[:-1]:
-            raise ConfigError(f"{what} of the robot has shape {spec.shape}: the bundle expects {port.shape}")
+        if spec.shape[:-1] != port.measured_shape[:-1]:
+            raise ConfigError(f"{what} of the robot has shape {spec.shape}: the bundle expects {port.measured_shape}")
         order = _order(what, port.names, port.units, spec)
-        _same_numbers(what, port.spec, spec)
+        _same_numbers(what, port.measured, spec)
         if is_picture(spec):
             cameras[port.name] = order
             continue

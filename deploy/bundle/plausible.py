@@ -8,6 +8,7 @@ envelope does: it is as wide as the training data, and an episode does not begin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ def plausible(
     for key, spec in specs.items():
         if is_picture(spec) or spec.words:
             continue
-        seen = _seen(spec, _normalizer(transforms, key), recorded[key], DEVIATIONS)
+        seen = _seen(spec, _normalizer(transforms, key, len(spec.names)), recorded[key], DEVIATIONS)
         for name, one in zip(spec.names, _with_bounds(spec, seen), strict=True):
             _join(found, name, _widened(one, MARGIN))
     kept = {name: one for name, one in found.items() if name not in stated}
@@ -79,7 +80,7 @@ def start_envelope(
     for key, spec in specs.items():
         if is_picture(spec) or spec.words:
             continue
-        seen = _seen(spec, _normalizer(transforms, key), recorded[key], START_DEVIATIONS)
+        seen = _seen(spec, _normalizer(transforms, key, len(spec.names)), recorded[key], START_DEVIATIONS)
         for name, one in zip(spec.names, seen, strict=True):
             _join(found, name, _widened(one, START_MARGIN))
     return _limit(found)
@@ -208,5 +209,9 @@ def _widened(one: _Range, margin: float) -> _Range:
     return _Range(one.unit, one.low - beyond, one.high + beyond)
 
 
-def _normalizer(transforms: TransformGroup, key: str) -> Affine | None:
-    return next((t for t in transforms.inputs if isinstance(t, Affine) and t.key == key), None)
+def _normalizer(transforms: TransformGroup, key: str, width: int) -> Affine | None:
+    """Normalizer of an observation's last `width` elements: those of the present tick, where several are stacked."""
+    found = next((t for t in transforms.inputs if isinstance(t, Affine) and t.key == key), None)
+    if found is None or len(found.scale) == width:
+        return found
+    return replace(found, scale=found.scale[-width:], offset=found.offset[-width:])

@@ -15,6 +15,7 @@ from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.frames import read_frame
 from robotrl.deploy.control.log import array_of, read_log
 from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, SafetyVerdict, limits_of
+from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.runtime import Controller
 from robotrl.deploy.servo.reflex import RiskGuard, guard_of
@@ -131,11 +132,14 @@ def replayed_ticks(
     guard = guard_of(controller.manifest, controller.bundle.risk)
     serial, chunks = -1, _Chunks(controller, Path(log))
     for record in records:
+        if record["kind"] == "lost":
+            chunks.forget()
         if record["kind"] != "tick" or episode not in (None, record["episode"]):
             continue
         if record["episode"] != serial:
             serial = record["episode"]
             chain.reset()
+            chunks.begin()
         chunks.note(record)
         chunk = None if record["policy"] is None else chunks.chunk(int(record["decision"]))
         action = None if chunk is None else chunk[int(record["cursor"]) - 1]
@@ -176,15 +180,39 @@ class _Chunks:
         self._controller = controller
         self._log = log
         self._asked: dict[int, dict[str, Any]] = {}
+        self._given: dict[int, dict[str, np.ndarray]] = {}
+        """Observations of the ticks that decisions were asked for with, with those of the ticks before."""
+        self._history = ObservationHistory(controller.manifest.observations)
+        self._whole_from = 0
+        """Tick from which the log has all that a history holds."""
+        self._steps = max((port.stack for port in controller.manifest.observations), default=1)
+        self._broken = False
         self._chunks: dict[int, np.ndarray] = {}
+
+    def begin(self) -> None:
+        """Begin an episode."""
+        self._history.reset()
+        self._whole_from, self._broken = 0, False
+
+    def forget(self) -> None:
+        """Note that ticks are missing from the log here."""
+        self._broken = True
 
     def note(self, record: dict[str, Any]) -> None:
         """Remember the tick whose observation a decision was asked for with."""
+        obs = observation_of(record)
+        tick = int(record["tick"])
+        if self._broken:
+            self._whole_from, self._broken = tick + self._steps - 1, False
+        if self._history.keys and all(record["obs"][key] is not None for key in self._history.keys):
+            self._history.take(tick, obs)
         # older logs infer within the tick that uses the first action
         within = record["decision"] if record["policy"] is not None and record["cursor"] == 1 else -1
         decision = int(record.get("asked", within))
         if decision >= 0:
             self._asked = {**dict(list(self._asked.items())[-_KEPT:]), decision: record}
+            whole = self._history.whole(obs) if self._history.keys else obs
+            self._given = {**dict(list(self._given.items())[-_KEPT:]), decision: whole}
 
     def chunk(self, decision: int) -> np.ndarray:
         """(H, A) chunk of a decision.
@@ -196,7 +224,11 @@ class _Chunks:
             if decision not in self._asked:
                 raise DataError(f"the log lacks the tick that asked for decision {decision}: its start is missing")
             record = self._asked[decision]
-            inputs = {**observation_of(record), **self._pictures(record)}
+            if self._steps > 1 and record["tick"] < self._whole_from:
+                raise DataError(
+                    f"the log lacks ticks before tick {record['tick']}, whose observations decision {decision} saw"
+                )
+            inputs = {**self._given[decision], **self._pictures(record)}
             count = int(record.get("committed", 0))
             if count:
                 first = int(record["cursor"]) - 1

@@ -78,6 +78,10 @@ def ports_of(manifest: Manifest, cfg: DriverCfg) -> BundlePorts:
         ConfigError: a camera's name is missing or unknown.
     """
     ports = {port.name: port for port in manifest.observations}
+    for port in ports.values():
+        if port.stack > 1:
+            # the contract's drive calls come at a rate of the simulator's, not at the bundle's
+            raise DataError(f"this bundle's {port.name!r} holds {port.stack} control ticks: expected one of each")
     names = manifest.action.names
     if names == ("steer", "accel"):
         actions = actions_of("controls", 1, 4)

@@ -19,6 +19,7 @@ from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.bundle.plausible import place_outside_start
 from robotrl.deploy.control.log import Tick
 from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time
+from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
 from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.channel import Message
@@ -90,6 +91,7 @@ class ServoLoop:
         self.robot = robot
         self.link = link
         self.observer = Observer(robot, info, wiring, clock)
+        self.history = ObservationHistory(manifest.observations)
         self.commander = Commander(robot, wiring, cfg.steps, timing.interpolation == "linear", cfg.dry_run, clock)
         # the sensors of a robot that is held stand still
         self.chain = SafetyChain(wiring.limits._replace(max_still_s={}) if cfg.dry_run else wiring.limits)
@@ -187,6 +189,7 @@ class ServoLoop:
             RunEnded: the robot was damped.
         """
         self.chain.reset()
+        self.history.reset()
         self._outdate()
         self._open, self._tick = None, -1
         self._policy_action, self._recovering, self._recoveries = None, False, 0
@@ -331,6 +334,8 @@ class ServoLoop:
         self._look()
         self._tick = tick
         opened = self.observer.open_tick(tick, woke, self._serial)
+        if self.history.keys and len(opened.observation) == self.wiring.observation_size:
+            self.history.take(tick, self.observer.numbers(opened))
         if not opened.complete:
             whole = len(opened.observation) == self.wiring.observation_size
             self._finish(opened, Reason.OBS_STALE if whole else Reason.OBS_NOT_FINITE, None)
@@ -461,6 +466,8 @@ class ServoLoop:
             planned = self.plan.planned(opened.tick, self.manifest.timing.rtc_max_delay_steps)
         due_tick = self.plan.due(opened.tick, lead, delay_of(self.manifest, min(lead, len(planned))))
         due = self._start + due_tick * self.period_ns if self.cfg.wake_early else 0
+        if self.history.keys:
+            obs = self.history.whole(obs)
         self.asker.ask(opened, obs, planned, lead, self._serial, due)
 
     def _look(self) -> None:

@@ -105,7 +105,7 @@ class Labels:
 
     def add(self, record: StepRecord) -> None:
         """Store the labels of a step; see `Sink`."""
-        self._replay.add(record._replace(action=self._label, decision=None))
+        self._replay.add(record._replace(action=self._label, decision=None, missing=None))  # rewards are not read
 
     def cut(self) -> None:
         """See `Sink`."""

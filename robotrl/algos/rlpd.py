@@ -267,7 +267,7 @@ class RlpdLearner(Learner):
         self.iteration += 1
         warm = self.experience.warm
         scalars = self.experience.collect(self.cfg.num_steps)
-        if warm:
+        if warm and self.experience.memory.replay.has_chunk(self.policy.horizon):
             scalars |= self.learn(self._steps)
         scalars["updates"] = float(self.updates)
         return scalars

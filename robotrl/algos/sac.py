@@ -238,7 +238,7 @@ class SacLearner(Learner):
         self.iteration += 1
         warm = self.experience.warm
         scalars = self.experience.collect(self.cfg.num_steps)
-        if warm:
+        if warm and self.experience.memory.replay.has_chunk(self.policy.horizon):
             scalars |= self.learn(self._debt.take(self._steps))
         scalars["updates"] = float(self.updates)
         return scalars

@@ -157,7 +157,13 @@ def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
     timing, width, overlap = manifest.timing, len(manifest.action.names), None
     if timing.rtc_mode == "guided":
         overlap = Overlap(sim.num_envs, timing.chunk_length, timing.rtc_max_delay_steps, width, CPU)
-    given = controller.infer, keys, timing.execute, sim.action_spec, sim.num_envs, overlap
+    shapes = {port.name: port.shape for port in manifest.observations if port.stack > 1}
+
+    def infer(obs: Mapping[str, np.ndarray], decision: int) -> np.ndarray:
+        # such a sim gives the last steps as one vector
+        return controller.infer({k: x.reshape(shapes.get(k, x.shape)) for k, x in obs.items()}, decision)
+
+    given = infer, keys, timing.execute, sim.action_spec, sim.num_envs, overlap
     guard = guard_of(manifest, controller.bundle.risk)
     if guard is None or manifest.reflex is None or not isinstance(sim, HasServoClock):
         return OneByOneActor(*given)

@@ -19,6 +19,7 @@ from robotrl.errors import ConfigError
 from robotrl.policies.guarded import GuardedPolicy
 from robotrl.policies.steered import weights_sha256
 from robotrl.registry import sim_options
+from robotrl.rollout.compatibility import check_fit
 from robotrl.rollout.evaluate import PolicyActor, Turn, run_episodes
 from robotrl.rollout.finite import check_finite
 from robotrl.run.policy_checkpoint import find_checkpoint, load_policy
@@ -116,8 +117,10 @@ def record(policy: Policy, sim: VecSim, samples: int) -> dict[str, np.ndarray]:
         One array (n, ...) for each key that the policy reads, n at least `samples`.
 
     Raises:
+        ConfigError: the policy is not for this sim.
         NumericsError: the sim or the policy gave a number that is not finite.
     """
+    check_fit(policy, sim)
     if not isinstance(sim, HasStateIds):
         return _record_unnumbered(policy, sim, samples)
     ids = sim.state_ids("val")

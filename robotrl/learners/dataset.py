@@ -168,7 +168,8 @@ class DatasetLearner(Learner):
             assert self.experience is not None
             warm = self.experience.warm
             scalars |= self.experience.collect(cfg.num_steps)
-            count = self._debt.take(self._steps) if warm else 0
+            learns = warm and (self._data is not None or self.experience.memory.replay.has_chunk(self.policy.horizon))
+            count = self._debt.take(self._steps) if learns else 0
         if count:
             scalars |= self.learn(count)
         scalars["updates"] = float(self.updates)
@@ -196,7 +197,8 @@ class DatasetLearner(Learner):
         if self._data is None:
             assert replay is not None
             return Uniform(replay)
-        if replay is None or len(replay) <= self.policy.horizon * replay.streams:
+        horizon = self.policy.horizon
+        if replay is None or len(replay) <= horizon * replay.streams or not replay.has_chunk(horizon):
             return Uniform(self._data)
         share = self.cfg.online_share
         return Mixed([(Uniform(self._data), 1 - share), (Uniform(replay), share)])

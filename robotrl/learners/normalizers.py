@@ -126,18 +126,22 @@ class RewardNormalizer:
     def normalize(self, rollout: Rollout) -> Rollout:
         """Return the rollout with normalized rewards, after adding its returns to the statistics.
 
-        A decision's reward is that of its whole chunk; the return is discounted by all steps of the chunk.
+        A decision's reward is that of its whole chunk; the return is discounted by all steps of the chunk. A reward
+        that is not known adds nothing.
         """
         reward, valid = rollout.reward.to("cpu", torch.float64, copy=True), rollout.valid.cpu()
+        known = valid if rollout.scored is None else valid & rollout.scored.cpu()
         discount = self._gamma ** rollout.length.cpu().double()
-        reward[valid] = self._range.usual(reward[valid][:, None])[:, 0]
+        if known.any():
+            reward[known] = self._range.usual(reward[known][:, None])[:, 0]
+        reward[valid & ~known] = 0.0
         ended = (rollout.terminated | rollout.truncated).cpu()
         returns = torch.zeros_like(reward)
         for t in range(len(reward)):
             following = self._running * discount[t] + reward[t]
             returns[t] = following
             self._running = torch.where(valid[t], torch.where(ended[t], 0.0, following), self._running)
-        self._moments.update(returns[valid].reshape(-1, 1))
+        self._moments.update(returns[known].reshape(-1, 1))
         return rollout._replace(reward=(rollout.reward / self.scale).clamp(-REWARD_CLIP, REWARD_CLIP))
 
     def follow(self, state: Mapping[str, Any], seed: int) -> None:

@@ -181,11 +181,16 @@ def make_batch(
     values[valid] = in_parts(value, obs, critic_batch or ROWS).to(values.dtype)
     next_values[valid] = in_parts(value, next_obs, critic_batch or ROWS).to(values.dtype)
     next_values[rollout.terminated] = 0.0
+    discount = gamma ** rollout.length.to(values.dtype)
+    reward = rollout.reward
+    if rollout.scored is not None:
+        # an unknown reward is taken to be as the critic expects it: it tells nothing
+        reward = torch.where(rollout.scored, reward, values - discount * next_values)
     out = gae(
-        rollout.reward,
+        reward,
         values,
         next_values,
-        gamma ** rollout.length.to(values.dtype),
+        discount,
         rollout.terminated | rollout.truncated,
         valid,
         gae_lambda,
@@ -226,6 +231,11 @@ def epoch_order(
     return torch.cat([torch.cat([o] * math.ceil(whole / size))[:whole] for o in orders])
 
 
+def known_rewards(rollout: Rollout) -> Tensor:
+    """(M, N) bool: complete decisions whose reward is known."""
+    return rollout.valid if rollout.scored is None else rollout.valid & rollout.scored
+
+
 def rollout_scalars(rollout: Rollout, batch: OnPolicyBatch, reward: Tensor) -> dict[str, float]:
     """Return the scalars to log of a rollout.
 
@@ -238,7 +248,7 @@ def rollout_scalars(rollout: Rollout, batch: OnPolicyBatch, reward: Tensor) -> d
         "rollout_success": float(rollout.episodes.float().mean()) if len(rollout.episodes) else math.nan,
         "rollout_return": float(rollout.returns.mean()) if len(rollout.returns) else math.nan,
         "rollout_episodes": float(len(rollout.episodes)),
-        "rollout_reward": float(reward[rollout.valid].mean()),
+        "rollout_reward": float(reward[known_rewards(rollout)].mean()),
         "explained_variance": batch.explained_variance,
         "value_target": float(batch.value_target.mean()),
     }

@@ -308,7 +308,9 @@ def loggable_scalars(out: Collected) -> dict[str, float]:
     scalars = {"rollout_episodes": float(len(out.episodes))}
     if len(out.episodes):
         scalars["rollout_success"] = float(out.episodes.float().mean())
-        scalars["rollout_return"] = float(out.returns.mean())
+        known = out.returns[~out.returns.isnan()]
+        if len(known):
+            scalars["rollout_return"] = float(known.mean())
     if out.corrected:
         scalars["corrected_share"] = out.corrected / out.env_steps
     return scalars

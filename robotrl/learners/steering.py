@@ -117,7 +117,7 @@ class SteeringLearner(Learner):
         found, updates = list[Collected](), list[dict[str, float]]()
         for steps in self.rounds():
             found.append(self.experience.take(steps))
-            if self.experience.warm:
+            if self.experience.warm and self.experience.memory.replay.has_chunk(self.policy.horizon, decisions=True):
                 updates.append(self.learn())
         return summary(found, updates) | self.experience.scalars()
 

@@ -63,6 +63,8 @@ class Replay:
         self, layout: ReplayLayout, ring: Storage, side: Storage, directory: ReplayDirectory | None = None
     ) -> None:
         self.layout = layout
+        self._may_miss = False
+        """Steps may lack scores: the sim's rewards may be late."""
         self.changes = 0
         """Counter for samplers: increases whenever the set of steps that can be sampled changes."""
         self.dropped: tuple[str, ...] = ()
@@ -162,6 +164,7 @@ class Replay:
             RobotrlError: the disk is full.
         """
         self.ring.add(record, streams)
+        self._may_miss |= record.missing is not None
         self.changes += 1
 
     def add_run(self, record: StepRecord, stream: int = 0) -> None:
@@ -244,14 +247,18 @@ class Replay:
         stored = self.ring.stored(ids)
         if not stored.all():
             raise ConfigError(f"replay index {int(ids[np.argmin(stored)])}: expected a stored step")
+        self._set_rewards(ids, rewards, None)
+
+    def _set_rewards(self, ids: np.ndarray, rewards: np.ndarray, missing: np.ndarray | None) -> None:
+        """Replace rewards (M,), and numbers of missing scores (M,), of stored steps (M,)."""
         if not np.isfinite(rewards).all():
             at = int(np.argmin(np.isfinite(rewards)))
             raise ConfigError(f"reward of replay index {int(ids[at])} is {rewards[at]}: expected finite")
         self._relabeled += 1
-        self.ring.set_reward(ids % self.ring.rows, rewards)
+        self.ring.set_reward(ids % self.ring.rows, rewards, missing)
 
     def add_late(self, late: LateRewards) -> int:
-        """Add late rewards to stored steps.
+        """Add late rewards to stored steps, which can be sampled once no score of theirs is missing.
 
         Args:
             late: the changes; `back` counts the steps of the stream since then.
@@ -262,7 +269,7 @@ class Replay:
         Raises:
             ConfigError: a change is not finite.
         """
-        stream, back, change = (host(x) for x in (late.env, late.back, late.change))
+        stream, back, change, fresh = (host(x) for x in (late.env, late.back, late.change, late.fresh))
         number = self.ring.heads[stream] - 1 - back
         ids = number * self.streams + stream
         stored = (number >= 0) & self.ring.stored(ids)
@@ -270,7 +277,9 @@ class Replay:
             found, place = np.unique(ids[stored], return_inverse=True)
             total = self.ring.fields["reward"][found % self.ring.rows].astype(np.float64)
             np.add.at(total, place, change[stored])
-            self.set_reward(torch.from_numpy(found), torch.from_numpy(total.astype(np.float32)))
+            missing = self.ring.fields["missing"][found % self.ring.rows].astype(np.int64)
+            np.subtract.at(missing, place, fresh[stored].astype(np.int64))
+            self._set_rewards(found, total.astype(np.float32), np.maximum(missing, 0).astype(np.uint8))
         return int((~stored).sum())
 
     def set_extra(self, name: str, index: Tensor, values: Tensor) -> int:
@@ -310,6 +319,23 @@ class Replay:
         block = 1 << 16
         parts = [self.sampleable(ids[at : at + block], horizon, decisions) for at in range(0, len(ids), block)]
         return torch.from_numpy(np.concatenate([ids[:0], *(found.starts for found in parts)]))
+
+    def has_chunk(self, horizon: int = 1, decisions: bool = False) -> bool:
+        """True if a step can be sampled: its chunk is complete, and its rewards are known; see `indices`.
+
+        Of a sim whose rewards are never late it is true as soon as there are steps.
+        """
+        if not self._may_miss:
+            return len(self) > 0
+        low, high = self.ring.window()
+        block = 1 << 14
+        for stream in range(self.streams):
+            # the newest steps are looked at first: most often one of them will do
+            for end in range(int(high[stream]), int(low[stream]), -block):
+                numbers = np.arange(max(end - block, int(low[stream])), end)
+                if len(self.sampleable(numbers * self.streams + stream, horizon, decisions).starts):
+                    return True
+        return False
 
     def sync(self) -> None:
         """Wait until everything is on the disk, to survive a power cut; surviving a kill of the process needs no sync.

@@ -33,7 +33,7 @@ def check_record(layout: ReplayLayout, record: StepRecord, count: int) -> np.nda
             raise _shape(f"observation {key!r}", record.obs[key], (count, *spec.shape))
     if record.action.shape != (count, *layout.action_spec.shape):
         raise _shape("action", record.action, (count, *layout.action_spec.shape))
-    for name in ("reward", "terminated", "truncated", "decision", "log_prob", "cost"):
+    for name in ("reward", "terminated", "truncated", "decision", "log_prob", "cost", "missing"):
         values: Tensor | None = getattr(record, name)
         if values is not None and values.shape != (count,):
             raise _shape(name, values, (count,))

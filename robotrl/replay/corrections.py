@@ -55,5 +55,6 @@ def add_corrections(replay: Replay, record: StepRecord, taken: Tensor) -> None:
         place[record.final_ids[mine]],
         "human",
         cost=None if record.cost is None else record.cost[rows],
+        missing=None if record.missing is None else record.missing[rows],
     )
     replay.add(human, rows.tolist())

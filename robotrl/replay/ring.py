@@ -113,12 +113,12 @@ class Ring:
             self.fields["final"][rows] = places
             self._set_flags(rows, self.fields["flags"][rows] | TRUNCATED | FINAL)
 
-    def set_reward(self, rows: np.ndarray, rewards: np.ndarray) -> None:
-        """Replace the rewards of rows (M,) by `rewards` (M,)."""
+    def set_reward(self, rows: np.ndarray, rewards: np.ndarray, missing: np.ndarray | None = None) -> None:
+        """Replace the rewards of rows (M,) by `rewards` (M,), and the numbers of missing scores by `missing` (M,)."""
         # a kill in between leaves rows with the old or the new reward, and no damage
         self._set_flags(rows, self.fields["flags"][rows] | LOOSE)
         self.fields["reward"][rows] = rewards
-        self._set_flags(rows, self.fields["flags"][rows] & ~np.uint8(LOOSE))
+        self._set_flags(rows, self.fields["flags"][rows] & ~np.uint8(LOOSE), missing)
 
     def set_extra(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
         """Replace an extra column of distinct rows (M,) by `values` (M, ...)."""
@@ -227,11 +227,13 @@ class Ring:
         owners = (fields["stamp"][rows] > 0) & ((fields["flags"][rows] & FINAL) != 0)
         return fields["final"][rows][owners].tolist() if owners.any() else []
 
-    def _set_flags(self, rows: np.ndarray, flags: np.ndarray) -> None:
-        """Set the flags (M,) of stored rows (M,) together with their checksums, in one write."""
+    def _set_flags(self, rows: np.ndarray, flags: np.ndarray, missing: np.ndarray | None = None) -> None:
+        """Set flags (M,) and missing scores (M,) of stored rows (M,) together with their checksums, in one write."""
         old = self.meta.take(rows)
         new = old.copy()
         new["flags"] = flags
+        if missing is not None:
+            new["missing"] = missing
         if self._checks is not None:
             new["check"] ^= self._checks.small(old) ^ self._checks.small(new)
             turned = np.flatnonzero(((new["flags"] ^ old["flags"]) & FINAL) != 0)
@@ -273,4 +275,6 @@ def _small_columns(record: StepRecord, index: np.ndarray) -> np.ndarray:
     flags |= np.uint8(DECISION) if record.decision is None else host(record.decision).view(np.uint8) << 2
     block["flags"] = flags
     block["source"] = source_numbers(record.source)
+    if record.missing is not None:
+        block["missing"] = host(record.missing)
     return block

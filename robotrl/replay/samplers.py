@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 4
 """Rounds of rejection sampling before all steps are enumerated."""
+MOST_TRIES = 256
+"""Most steps that are drawn for each row of a batch."""
 
 
 class Sampler(Protocol):
@@ -62,20 +64,25 @@ class Uniform:
     def _draw(self, count: int, horizon: int, generator: torch.Generator) -> ChunkReach:
         check_at_least("replay batch", count, 1)
         parts: list[ChunkReach] = []
-        missing = count
+        missing, per_row = count, horizon if self.decisions else 1
         for _ in range(ROUNDS):
             spare = 8 + missing // 32
-            tries = (missing + spare) * (horizon if self.decisions else 1)
+            tries = (missing + spare) * per_row
             found = self.replay.sampleable(self.replay.draw(tries, generator), horizon, self.decisions)
             parts.append(found.first(missing))
             missing -= len(parts[-1].starts)
+            if 2 * len(found.starts) * per_row < tries:
+                # few steps have a score
+                per_row = min(MOST_TRIES, tries // max(len(found.starts), 1) + 1)
             if not missing:
                 break
         else:
             every = self.replay.indices(horizon, self.decisions)
             if not len(every):
                 what = "decision" if self.decisions else "step"
-                raise ConfigError(f"the replay holds no {what} whose chunk of {horizon} steps is complete")
+                raise ConfigError(
+                    f"the replay holds no {what} whose chunk of {horizon} steps is complete and whose rewards are known"
+                )
             chosen = every[torch.randint(len(every), (missing,), generator=generator)]
             parts.append(self.replay.reach(chosen.numpy(), horizon))
         return (

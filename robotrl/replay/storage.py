@@ -16,7 +16,8 @@ META = np.dtype(
         ("final", "<i4"),
         ("flags", "u1"),
         ("source", "u1"),
-        ("unused", "u1", (2,)),
+        ("missing", "u1"),
+        ("unused", "u1"),
         ("check", "<u4"),
     ]
 )
@@ -24,8 +25,9 @@ META = np.dtype(
 
 `stamp` is the step's index plus one, written after everything else of the row and cleared before anything is
 overwritten: a row is valid, and owns a row of the side table, only with its stamp; half-written rows are not valid.
-`final` is the row of the episode's last observation in the side table. `check` is the row's checksum if the buffer has
-checksums, in the same eight bytes as `flags`, so that both change in one write.
+`final` is the row of the episode's last observation in the side table. `missing` is the number of reward sources that
+have no score for the step. `check` is the row's checksum if the buffer has
+checksums, in the same eight bytes as `flags` and `missing`, so that they change in one write.
 """
 
 TERMINATED, TRUNCATED, DECISION, FINAL, CUT, LOOSE = 1, 2, 4, 8, 16, 32

@@ -42,6 +42,8 @@ class StepRecord(NamedTuple):
     """(N,) log-density of the action under the behavior policy; None: unknown, stored as NaN."""
     cost: Tensor | None = None
     """(N,) cost of the step in a safety constraint; None: 0."""
+    missing: Tensor | None = None
+    """(N,) uint8 number of reward sources that have no score for the step, see `robotrl.spec.late_rewards`; None: 0."""
 
 
 class Transitions(NamedTuple):

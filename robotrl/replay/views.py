@@ -28,7 +28,7 @@ class ChunkReach(NamedTuple):
     ended: np.ndarray
     """(B,) bool: whether the episode ended within the chunk."""
     complete: np.ndarray
-    """(B,) bool: whether every valid step and the observation after the last one are stored."""
+    """(B,) bool: whether every valid step and the observation after the last one are stored, and each reward known."""
 
     def of(self, chosen: np.ndarray) -> ChunkReach:
         """Rows `chosen` (M,) int64 of each field. Uses `take`: indexing record arrays is 100 times slower."""
@@ -74,6 +74,8 @@ def reach(meta: np.ndarray, index: np.ndarray, horizon: int, streams: int) -> Ch
     bad = found["stamp"] != ids + 1
     # an abandoned episode has no observation after its last step
     bad[:, :horizon] |= going & ((flags & CUT) != 0)
+    # a step without a score has no reward to learn from
+    bad[:, :horizon] |= found["missing"][:, :horizon] != 0
     bad &= open_
     return ChunkReach(index, rows, found, open_[:, :horizon], ~open_[:, horizon], ~bad.any(axis=1))
 

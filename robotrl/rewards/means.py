@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 LOST = "scoring/lost"
+VALID, AGE = "reward_valid/", "reward_age/"
+"""Beginnings of the names of what `add` is given."""
 
 
 class RewardMeans:
@@ -41,9 +43,17 @@ class RewardMeans:
                 self._sums[name] = self._sums[name] + change / num_envs
 
     def take(self) -> dict[str, float]:
-        """Return the means over envs and steps since the last call, by name, and what `watched` gives."""
+        """Return the means over envs and steps since the last call, by name, and what `watched` gives.
+
+        An age is the mean over the steps that have a score.
+        """
         names = list(self._sums)
         values = (torch.stack([self._sums[name] for name in names]) / self.steps).tolist() if names else []
+        found = dict(zip(names, values, strict=True))
+        for name in names:
+            if name.startswith(AGE):
+                valid = found.get(VALID + name.removeprefix(AGE), 1.0)
+                found[name] = found[name] / valid if valid > 0 else 0.0
         self._sums, self.steps = {}, 0
         watched = dict(self.watched())
-        return dict(zip(names, values, strict=True)) | watched | ({LOST: float(self.lost)} if watched else {})
+        return found | watched | ({LOST: float(self.lost)} if watched else {})

@@ -20,7 +20,7 @@ from robotrl.rewards.source import ReachedObs, RewardSetup, Score, SimTransition
 from robotrl.rewards.weighted import NamedSource, WeightedRewards
 from robotrl.sims.wrapper import State, WrappedSim, declared
 from robotrl.spec import Arrays, HasFinalObs, HasRestart, Step, VecSim
-from robotrl.spec.late_rewards import LateRewards
+from robotrl.spec.late_rewards import MISSING, LateRewards
 
 
 class RewardedSim(WrappedSim):
@@ -56,6 +56,8 @@ class RewardedSim(WrappedSim):
             transition = transition._replace(step=step)
         reward, terms = self.rewards.score(transition, scores)
         info = {**step.info, "sim_reward": step.reward, **terms}
+        if self.rewards.may_be_late:
+            info[MISSING] = self.rewards.missing(terms)
         if self._means is not None:
             self._means.add(terms)
         if len(restarted):

@@ -90,6 +90,15 @@ class WeightedRewards:
         """True if a source may read this observation of before the step."""
         return self._keys_before is None or key in self._keys_before
 
+    def missing(self, info: Mapping[str, Tensor]) -> Tensor:
+        """Number (N,) uint8 of sources whose scores may come late and that have none for a step.
+
+        Args:
+            info: scores of the step by name, see `score`.
+        """
+        names = [one.name for one in self.sources if isinstance(one.source, LateRewardSource)]
+        return sum((~info[f"reward_valid/{name}"]).to(torch.uint8) for name in names)  # type: ignore[return-value]
+
     @property
     def may_be_late(self) -> bool:
         """True if scores of a source may come later than their steps."""
@@ -110,7 +119,7 @@ class WeightedRewards:
         for name, weight, source in self.sources:
             if isinstance(source, LateRewardSource):
                 found = source.late(None if wait else 0.0)
-                parts.append(LateRewards(found.back, found.env, weight * found.change))
+                parts.append(LateRewards(found.back, found.env, weight * found.change, found.fresh))
                 new = found.back < newest
                 sums[f"reward/{name}"] = float(found.change[new].sum())
                 sums[f"reward_valid/{name}"] = float(found.fresh[new].sum())

@@ -24,7 +24,7 @@ from robotrl.rollout.finite import check_finite
 from robotrl.rollout.late_rewards import StepLog
 from robotrl.rollout.storage import GrowingRollout, Rollout
 from robotrl.spec import Arrays, HasFinalObs, HasState, Step, VecSim, lost
-from robotrl.spec.late_rewards import HasLateRewards, LateRewards
+from robotrl.spec.late_rewards import MISSING, HasLateRewards, LateRewards
 
 
 class Decision(NamedTuple):
@@ -74,7 +74,7 @@ class Collected(NamedTuple):
     episodes: Tensor
     """(E,) bool: success of each episode that ended, in order."""
     returns: Tensor
-    """(E,) undiscounted return of each of these episodes."""
+    """(E,) undiscounted return of each of these episodes; NaN where a step had no score when the episode ended."""
     corrected: int
     """Env steps whose action a corrector replaced."""
 
@@ -109,6 +109,10 @@ class Collector:
         self._pending: Arrays = {}
         self._discount = torch.ones(n, device=sim.device)
         self._returns = torch.zeros(n, device=sim.device)
+        self._unscored = torch.zeros(n, dtype=torch.int64, device=sim.device)
+        """(N,) scores that the steps of each running episode lack, of a sim with late rewards."""
+        self._age = torch.zeros(n, dtype=torch.int64, device=sim.device)
+        """(N,) steps of each running episode, likewise."""
         self._log_prob = torch.full((n, horizon), float("nan"), device=sim.device)
         self._started = torch.ones(n, dtype=torch.bool, device=sim.device)
         self._broken = True
@@ -135,6 +139,8 @@ class Collector:
         self._pending_envs, self._pending = self._envs[:0], {}
         self._discount.fill_(1.0)
         self._returns.fill_(0.0)
+        self._unscored.zero_()
+        self._age.zero_()
         self._started = torch.ones_like(self._started)
         self._broken = True
 
@@ -176,6 +182,7 @@ class Collector:
             store.add("reward", row, self._envs, step.reward * self._discount)
             store.add("length", row, self._envs, torch.ones_like(row))
             if log is not None:
+                store.add("missing", row, self._envs, step.info[MISSING].long())
                 log.add(row, self._discount, step.final_ids, _kept(step))
             self._discount *= self.gamma
             done = step.final_ids
@@ -192,18 +199,18 @@ class Collector:
         self.env_steps += steps * n
         gained = _joined(returns, torch.float32)
         if log is not None:
-            self._add_late(log, store.arrays["reward"], gained)
+            self._add_late(log, store.arrays["reward"], store.arrays["missing"], gained)
         return self._finish(store, row, steps * n, _joined(episodes, torch.bool), gained)
 
     def _step_log(self) -> StepLog | None:
         """Log of a rollout's steps, for a sim with late rewards."""
         return None if self._late_sim is None else StepLog(self.sim.num_envs, self.sim.device)
 
-    def _add_late(self, log: StepLog, reward: Tensor, returns: Tensor) -> None:
+    def _add_late(self, log: StepLog, reward: Tensor, missing: Tensor, returns: Tensor) -> None:
         """Wait for the late rewards of a rollout, and add them."""
         assert self._late_sim is not None
         late = self._late_sim.late_rewards(wait=True)
-        self._late_sim.lost_late_rewards(log.apply(late, reward, returns, self._returns))
+        self._late_sim.lost_late_rewards(log.apply(late, reward, missing, returns, self._returns))
 
     def collect_into(
         self,
@@ -246,7 +253,7 @@ class Collector:
             self._warned_late = True
             warnings.warn(
                 "late rewards are added to the replay of all steps; corrected steps are stored a second time, with the"
-                " reward that they had at first",
+                " reward that they had at first, and those that had none are not learned from there",
                 stacklevel=2,
             )
         self._broken, self._into = False, replay
@@ -293,13 +300,20 @@ class Collector:
                 extras,
                 log_prob,
                 step.info.get("cost"),
+                step.info.get(MISSING),
             )
             replay.add(record)
             if corrections is not None and taken is not None:
                 add_corrections(corrections, record, taken)
+            self._count_scores(step)
             self._count_episodes(step, episodes, returns)
         if self._late_sim is not None:
-            self._late_sim.lost_late_rewards(replay.add_late(self._late_sim.late_rewards(wait=False)))
+            late = self._late_sim.late_rewards(wait=False)
+            self._late_sim.lost_late_rewards(replay.add_late(late))
+            # what comes after an episode's end is in the replay alone
+            here = late.back < self._age[late.env]
+            self._returns.index_put_((late.env[here],), late.change[here], accumulate=True)
+            self._unscored.index_put_((late.env[here],), -late.fresh[here].long(), accumulate=True)
         self._look()
         self.env_steps += steps * n
         ended, gained = _joined(episodes, torch.bool), _joined(returns, torch.float32)
@@ -361,6 +375,7 @@ class Collector:
         finals: list[tuple[int, Tensor, Arrays]] = []
         episodes, returns = list[Tensor](), list[Tensor]()
         log, ones = self._step_log(), torch.ones(n, device=device)
+        missing = torch.zeros(shape, dtype=torch.int64, device=device)
         for t in range(steps):
             decision = decide({key: x[t] for key, x in obs.items()})
             if not record:
@@ -378,10 +393,11 @@ class Collector:
                 finals.append((t, step.final_ids.clone(), _copy(final)))
             self._count_episodes(step, episodes, returns)
             if log is not None:
+                missing[t] = step.info[MISSING]
                 log.add(torch.full_like(self._envs, t), ones, step.final_ids, _kept(step))
         gained = _joined(returns, torch.float32)
         if log is not None:
-            self._add_late(log, reward, gained)
+            self._add_late(log, reward, missing, gained)
         self._watch.look({key: obs[key][1:] for key in self._watch.keys}, reward)
         next_obs = {key: x[1:].clone() for key, x in obs.items()}
         for t, ids, final in finals:
@@ -401,7 +417,19 @@ class Collector:
             steps * n,
             _joined(episodes, torch.bool),
             gained,
+            None if log is None else missing == 0,
         )
+
+    def _count_scores(self, step: Step) -> None:
+        """Count the scores that running episodes lack; the return of one that ends without some is unknown."""
+        if self._late_sim is None:
+            return
+        self._age += 1
+        self._unscored += step.info[MISSING].long()
+        done = step.final_ids
+        self._returns[done[self._unscored[done] > 0]] = float("nan")
+        self._age[done] = 0
+        self._unscored[done] = 0
 
     def _count_episodes(self, step: Step, episodes: list[Tensor], returns: list[Tensor]) -> None:
         self._returns += step.reward
@@ -431,7 +459,9 @@ class Collector:
         records = {name: store.cut(name, rows)[:-1] for name in store.arrays if name.startswith("record/")}
         reward, length = store.cut("reward", rows)[:-1], store.cut("length", rows)[:-1]
         self._pending_envs = torch.nonzero(~last).squeeze(1)
-        kept = [*(f"obs/{key}" for key in obs), *records, "reward", "length"]
+        late = ["missing"] if self._late_sim is not None else []
+        scored = store.cut("missing", rows)[:-1] == 0 if late else None
+        kept = [*(f"obs/{key}" for key in obs), *records, "reward", "length", *late]
         rest = self._pending_envs
         self._pending = {name: store.arrays[name][row[rest], rest].clone() for name in kept} if len(rest) else {}
         return Rollout(
@@ -446,6 +476,7 @@ class Collector:
             env_steps,
             episodes,
             returns,
+            scored,
         )
 
     def state(self) -> dict[str, Any]:
@@ -458,6 +489,8 @@ class Collector:
             "position": self._cursor.position,
             "discount": self._discount,
             "returns": self._returns,
+            "unscored": self._unscored,
+            "age": self._age,
             "pending_envs": self._pending_envs,
             "pending": dict(self._pending),
             "log_prob": self._log_prob,
@@ -491,6 +524,8 @@ class Collector:
         self.obs = {key: here(x) for key, x in state["obs"].items()}
         self._cursor.chunk, self._cursor.position = here(state["chunk"]), here(state["position"])
         self._discount, self._returns = here(state["discount"]), here(state["returns"])
+        if "unscored" in state:  # absent in older checkpoints
+            self._unscored, self._age = here(state["unscored"]), here(state["age"])
         self._pending_envs = here(state["pending_envs"])
         self._pending = {key: here(x) for key, x in state["pending"].items()}
         self._into = None

@@ -16,7 +16,7 @@ from robotrl.fn.random import counter_rng
 from robotrl.rollout.collector import Decision, Follows
 from robotrl.rollout.finite import check_finite
 from robotrl.spec import Arrays, HasState, HasStateIds, VecSim, lost
-from robotrl.spec.late_rewards import HasLateRewards, LateRewards
+from robotrl.spec.late_rewards import MISSING, HasLateRewards, LateRewards
 
 _STREAM = 0x6209
 
@@ -123,6 +123,8 @@ class GroupCollector:
         valid: list[Tensor] = []
         late_sim = self.sim if isinstance(self.sim, HasLateRewards) else None
         running: list[Tensor] = []
+        rewards: list[Tensor] = []
+        missing: list[Tensor] = []
         whose: list[Tensor] = []
         while alive.any():
             rows = torch.nonzero(alive)[:, 0]
@@ -141,6 +143,8 @@ class GroupCollector:
                 returned += torch.where(alive, out.reward, 0.0)
                 if late_sim is not None:
                     running.append(alive.clone())
+                    rewards.append(out.reward.clone())
+                    missing.append(out.info[MISSING].long())
                 ended = (out.terminated | out.truncated) & alive
                 success |= ended & out.info["success"]
                 gone |= ended & lost(out)
@@ -151,7 +155,9 @@ class GroupCollector:
             valid.append(done)
             whose.append(rows)
         if late_sim is not None:
-            late_sim.lost_late_rewards(_add_late(late_sim.late_rewards(wait=True), torch.stack(running), returned))
+            steps = _LateSteps(*(torch.stack(x) for x in (running, rewards, missing)))
+            late_sim.lost_late_rewards(steps.add(late_sim.late_rewards(wait=True)))
+            returned = steps.returned()
         begun = torch.from_numpy(ids).to(device)
         found = Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, returned, begun)
         if gone.any():
@@ -182,19 +188,34 @@ class GroupCollector:
             self.sim.set_state(state["sim"])
 
 
-def _add_late(late: LateRewards, running: Tensor, returned: Tensor) -> int:
-    """Add late rewards to the returns (N,) of episodes; returns the number of those of earlier episodes.
+class _LateSteps(NamedTuple):
+    """Steps of a rollout of whole episodes in a sim with late rewards."""
 
-    Args:
-        late: the changes.
-        running: (T, N) bool, whether each env's episode was running at each step.
-        returned: (N,); changed.
-    """
-    step = len(running) - 1 - late.back
-    here = step >= 0
-    step, env, change = step[here], late.env[here], late.change[here]
-    returned.index_put_((env,), torch.where(running[step, env], change, 0.0), accumulate=True)
-    return int((~here).sum())
+    running: Tensor
+    """(T, N) bool: whether each env's episode was running at each step."""
+    reward: Tensor
+    """(T, N) rewards."""
+    missing: Tensor
+    """(T, N) int64 number of scores that each step lacks."""
+
+    def add(self, late: LateRewards) -> int:
+        """Add late rewards to their steps; returns the number of those of earlier episodes."""
+        step = len(self.running) - 1 - late.back
+        here = step >= 0
+        step, env = step[here], late.env[here]
+        self.reward.index_put_((step, env), late.change[here], accumulate=True)
+        self.missing.index_put_((step, env), -late.fresh[here].long(), accumulate=True)
+        return int((~here).sum())
+
+    def returned(self) -> Tensor:
+        """Returns (N,) of the episodes, in which a step without a score counts as the mean of its episode's others.
+
+        In an episode without any score it counts as the mean of all episodes' steps.
+        """
+        known = self.running & (self.missing <= 0)
+        total, scored = torch.where(known, self.reward, 0.0).sum(dim=0), known.sum(dim=0)
+        everywhere = total.sum() / scored.sum().clamp(min=1)
+        return torch.where(scored > 0, total / scored.clamp(min=1), everywhere) * self.running.sum(dim=0)
 
 
 def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:

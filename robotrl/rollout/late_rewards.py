@@ -51,12 +51,13 @@ class StepLog:
         self._episodes += len(kept)
         self._steps.append(LoggedStep(row.clone(), discount.clone(), ended))
 
-    def apply(self, late: LateRewards, reward: Tensor, returns: Tensor, running: Tensor) -> int:
+    def apply(self, late: LateRewards, reward: Tensor, missing: Tensor, returns: Tensor, running: Tensor) -> int:
         """Add changes to the steps that they belong to; returns the number of those before the rollout, left out.
 
         Args:
             late: the changes.
             reward: (M, N) reward of each decision; changed.
+            missing: (M, N) int64 number of scores that each decision lacks, summed over its steps; changed.
             returns: (E,) return of each episode that ended; changed.
             running: (N,) return so far of each running episode; changed.
         """
@@ -66,6 +67,7 @@ class StepLog:
         if len(step):
             row, discount, ended = (torch.stack(x) for x in zip(*self._steps, strict=True))
             reward.index_put_((row[step, env], env), change * discount[step, env], accumulate=True)
+            missing.index_put_((row[step, env], env), -late.fresh[here].to(missing.dtype), accumulate=True)
             episode = _episodes_of(ended)[step, env]
             in_one = episode >= 0
             returns.index_put_((episode[in_one],), change[in_one], accumulate=True)

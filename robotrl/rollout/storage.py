@@ -36,6 +36,8 @@ class Rollout(NamedTuple):
     """(E,) bool: success of each episode that ended, in order."""
     returns: Tensor
     """(E,) undiscounted return of each of these episodes."""
+    scored: Tensor | None = None
+    """(M, N) bool: the reward is known; None: all of them. Where it is not, a reward source had no score for a step."""
 
 
 class GrowingRollout:

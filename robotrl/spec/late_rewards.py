@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MISSING = "reward_missing"
+"""Entry of `Step.info` of a sim with late rewards: (N,) uint8 number of sources that have no score for the step, yet or
+at all. The reward of such a step is not known: nothing is learned from it."""
+
+
 class LateRewards(NamedTuple):
     """M changes of rewards that a sim's steps had; the changes of one step add up."""
 
@@ -17,11 +22,16 @@ class LateRewards(NamedTuple):
     """(M,) int64."""
     change: Tensor
     """(M,) float32: to be added to the step's reward."""
+    fresh: Tensor
+    """(M,) bool: it is the first score of a source for the step, see `MISSING`."""
 
 
 @runtime_checkable
 class HasLateRewards(Protocol):
-    """A sim whose rewards may be late: a step has a preliminary reward, and each change is given once."""
+    """A sim whose rewards may be late: a step has a preliminary reward, and each change is given once.
+
+    `Step.info` has `MISSING`.
+    """
 
     def late_rewards(self, wait: bool) -> LateRewards:
         """Changes since the last call.

@@ -30,7 +30,8 @@ from robotrl.transforms import TransformGroup
 
 GRACE_S = 5.0
 """Seconds that a process gets to end by itself before it is killed."""
-NO_LATE = LateRewards(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
+_NONE = torch.zeros(0, dtype=torch.int64)
+NO_LATE = LateRewards(_NONE, _NONE, _NONE.float(), _NONE.bool())
 
 
 # messages; arrays are sent as numpy arrays
@@ -122,8 +123,11 @@ class Outbox:
     def add_late(self, late: LateRewards) -> int:
         """See `Replay.add_late`: to the records that are here; the rest goes to the learner's replay."""
         here = late.back < len(self._records)
-        for back, env, change in zip(*(x[here].tolist() for x in late), strict=True):
-            self._records[-1 - back].reward[env] += change
+        for back, env, change, fresh in zip(*(x[here].tolist() for x in late), strict=True):
+            record = self._records[-1 - back]
+            record.reward[env] += change
+            if record.missing is not None:
+                record.missing[env] -= fresh
         self._late = LateRewards(*(torch.cat([x, more[~here]]) for x, more in zip(self._late, late, strict=True)))
         return 0
 

@@ -73,6 +73,8 @@ def _quarters(blocks: Reals) -> tuple[float, float]:
 class DivergenceWatch:
     """Compares the reward of a run's sources with the sim's truth in each iteration, and warns once.
 
+    The reward is the return of the rollouts; where scores may come later than their steps, the mean over scored steps.
+
     The truth is the success of the rollouts, in a run that is evaluated by return the sim's own return. Iterations in
     which no episode ended are left out.
 
@@ -82,7 +84,7 @@ class DivergenceWatch:
     """
 
     def __init__(self, cfg: TrainCfg[object, object], past: Sequence[Mapping[str, float]] = ()) -> None:
-        self._weights = {f"reward/{one.name}": one.weight for one in cfg.rewards}
+        self._weights = {one.name: one.weight for one in cfg.rewards}
         self._is_rate = cfg.evaluation.score == "success"
         self._truth_name = "rollout_success" if self._is_rate else SIM_RETURN
         self._reward: list[float] = []
@@ -107,13 +109,25 @@ class DivergenceWatch:
     def _add(self, scalars: Mapping[str, float]) -> bool:
         """Keep reward and truth of an iteration; false if it has not both."""
         truth = scalars.get(self._truth_name, math.nan)
-        steps = sum(weight * scalars.get(name, math.nan) for name, weight in self._weights.items())
-        reward = scalars.get("rollout_return", steps)
+        reward = scalars.get("rollout_return", math.nan)
+        if not math.isfinite(reward) or self._late(scalars):
+            # of an episode that ended before its scores came, no return is known
+            reward = sum(weight * self._of_a_step(name, scalars) for name, weight in self._weights.items())
         if not self._weights or not math.isfinite(truth) or not math.isfinite(reward):
             return False
         self._reward.append(reward)
         self._truth.append(truth)
         return True
+
+    def _late(self, scalars: Mapping[str, float]) -> bool:
+        """True if scores of a source may come later than their steps."""
+        return any(key.startswith(f"scoring/{name}/") for key in scalars for name in self._weights)
+
+    @staticmethod
+    def _of_a_step(name: str, scalars: Mapping[str, float]) -> float:
+        """Mean reward of a source over the steps that have a score; NaN if none has."""
+        valid = scalars.get(f"reward_valid/{name}", 1.0)
+        return scalars.get(f"reward/{name}", math.nan) / valid if valid > 0 else math.nan
 
     def _words(self, found: Divergence) -> str:
         (low, high), (before, after) = found.reward, found.truth

@@ -134,6 +134,24 @@ def test_without_a_return_the_weighted_means_are_the_reward() -> None:
             watch.look({"reward/alive": one["rollout_return"], "rollout_success": one["rollout_success"]})
 
 
+def test_of_late_scores_the_mean_over_scored_steps_is_the_reward() -> None:
+    """The returns of episodes that ended before their scores came say nothing, and neither do steps without one."""
+    watch = DivergenceWatch(config())
+    with pytest.warns(UserWarning, match="rose from 0.2105 to 1.789"):
+        for k, one in enumerate(rows(RISING, FALLING)):
+            valid = 0.9 if k % 2 else 0.1
+            watch.look(
+                {
+                    "reward/alive": valid * one["rollout_return"],
+                    "reward_valid/alive": valid,
+                    "scoring/alive/queue_length": 1.0,
+                    "rollout_return": 7.0,
+                    "rollout_success": one["rollout_success"],
+                }
+            )
+    assert watch.look({"reward/alive": 0.0, "reward_valid/alive": 0.0, "rollout_success": 0.1}) == {}
+
+
 def test_runs_without_sources_are_not_watched() -> None:
     watch = DivergenceWatch(compose("mujoco/reach", "ppo"))
     assert [watch.look(row) for row in rows(RISING, FALLING)] == [{}] * BLOCKS
