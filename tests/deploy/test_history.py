@@ -173,13 +173,10 @@ def test_a_run_and_its_bundle_act_alike_in_their_sim(tmp_path: Path) -> None:
     report = run_control(out, "sim:mujoco/reach", episodes=1, limit_s=0.5, accept_start=True)
     assert report.ticks > 5
     # a checkpoint out of its run does not say that its sim remembered
-    shutil.copytree(run / "checkpoints", tmp_path / "alone")
+    alone = next(path for path in (run / "checkpoints").iterdir() if path.is_dir())
+    shutil.copytree(alone, tmp_path / "alone")
     with raises_naming(ConfigError, "state", "(44,)", "(22,)"):
-        export_run(
-            next(path for path in (tmp_path / "alone").iterdir() if path.is_dir()),
-            tmp_path / "none",
-            sim="mujoco/reach",
-        )
+        export_run(tmp_path / "alone", tmp_path / "none", sim="mujoco/reach")
 
 
 @undisturbed
