@@ -14,7 +14,7 @@ import numpy as np
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.safety import SafetyLimits, limits_of
-from robotrl.deploy.robots.link import RobotFault
+from robotrl.deploy.robots.link import MAX_OBSERVATION, RobotFault
 from robotrl.errors import ConfigError, nearest
 from robotrl.spec import Spec, is_picture
 from robotrl.spec.checks import first_word_difference
@@ -103,6 +103,11 @@ def wire(manifest: Manifest, robot: RobotInfo, site: SiteLimits | None = None) -
         if is_picture(spec):
             cameras[port.name] = order
             continue
+        if port.stack > 1 and int(np.prod(port.shape)) > MAX_OBSERVATION:
+            raise ConfigError(
+                f"{what} is {port.stack} control ticks of {port.shape[-1]} numbers: expected at most {MAX_OBSERVATION}"
+                " numbers in all"
+            )
         flat = offsets[port.name] + np.arange(int(np.prod(spec.shape))).reshape(spec.shape)
         observations[port.name] = flat[..., order]
     # The robot's element i is the bundle's element action[i]: the inverse of `order`.

@@ -26,6 +26,7 @@ from robotrl.deploy.control.run import run_control
 from robotrl.deploy.driver.sensing import DriverCfg, ports_of
 from robotrl.deploy.export import export
 from robotrl.deploy.history import ObservationHistory
+from robotrl.deploy.remote.controller import RemotePolicyCfg, remote_controller
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError, DataError, NumericsError
 from robotrl.policies.gaussian import GaussianCfg
@@ -35,6 +36,7 @@ from robotrl.transforms import Affine, TransformGroup, normalize, torch_backend
 from tests.kits.deploy_cart import OBSERVATION_SPEC, PERIOD_S
 from tests.kits.real_time import undisturbed
 from tests.kits.refusals import raises_naming
+from tests.kits.serve_kit import served
 
 CART = "sim:tests.kits.deploy_cart:make_cart"
 STEPS = 3
@@ -259,3 +261,15 @@ def test_a_transform_of_the_host_cannot_be_of_several_ticks(bundle: Path, tmp_pa
     graphs.reseal(damaged, change)
     with pytest.raises(DataError, match="'graph', since 'state' is stacked"):
         open_bundle(damaged)
+
+
+# a server
+
+
+def test_a_remote_controller_remembers_here_and_sends_the_whole(bundle: Path) -> None:
+    local = Controller.load(bundle, seed=3)
+    rng = np.random.default_rng(1)
+    with served(bundle) as server, remote_controller(bundle, RemotePolicyCfg(server.url), seed=3) as remote:
+        for _ in range(6):
+            obs = {"state": rng.normal(size=4).astype(np.float32), "touch": np.float32([0.5])}
+            assert np.array_equal(remote.step(obs), local.step(obs))
