@@ -80,7 +80,7 @@ class RiskGraph:
             raise DataError(f"{name}: gives a risk of {found} for zeros: expected 0 to 1")
 
     def __call__(self, measured: np.ndarray, action: np.ndarray) -> float:
-        """Risk of an action (A,) float32 in a state (S,) float32, 0 to 1; NaN where a number is NaN."""
+        """Risk of an action (A,) where (S,) is measured, 0 to 1; NaN where a number is NaN. Both count as float32."""
         self._rows[0][:] = measured
         self._rows[1][:] = action
         # numbers may be as large as float32 takes

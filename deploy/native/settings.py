@@ -101,7 +101,7 @@ class BlockWriter:
         self.numbers(guard.threshold)
         self.floats(guard.recovery_action)
         self.places(places[guard.observation][guard.columns])
-        self.program(guard.program)
+        self.program(guard.risk.program)
 
     def program(self, program: RiskProgram) -> None:
         """The registers of a risk graph after its two inputs."""

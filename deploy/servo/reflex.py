@@ -29,7 +29,7 @@ class RiskGuard:
         recovery_action: (A,) float32.
         observation: key of the observation that the graph reads.
         columns: (S,) the elements of it, in the graph's order.
-        program: the graph as registers.
+        risk: the graph, a function of those elements (S,) and an action (A,).
 
     Raises:
         DataError: the graph cannot be computed, or the manifest has no reflex.
@@ -44,8 +44,7 @@ class RiskGuard:
         self.observation = reflex.observation
         names = next(port.names for port in manifest.observations if port.name == reflex.observation)
         self.columns = np.array([names.index(name) for name in reflex.columns])
-        self._risk = RiskGraph(graph, len(self.columns), len(self.recovery_action), str(manifest.graphs.risk))
-        self.program = self._risk.program
+        self.risk = RiskGraph(graph, len(self.columns), len(self.recovery_action), str(manifest.graphs.risk))
 
     def recovery(self, obs: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray | None:
         """The recovery action (A,) where an action (A,) is risky or its risk no number; None where it may be sent.
@@ -60,8 +59,7 @@ class RiskGuard:
         """The same, from the elements (S,) that the graph reads, in its order."""
         if action.shape != self.recovery_action.shape or not np.isfinite(action).all():
             return None
-        risk = self._risk(measured.astype(np.float32, copy=False), action.astype(np.float32, copy=False))
-        return None if risk <= self.threshold else self.recovery_action
+        return None if self.risk(measured, action) <= self.threshold else self.recovery_action
 
 
 def guard_of(manifest: Manifest, graph: bytes | None) -> RiskGuard | None:
