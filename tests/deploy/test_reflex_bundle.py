@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from torch import Tensor, nn
 
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
@@ -34,57 +34,22 @@ from robotrl.deploy.servo.ring import RingRecord
 from robotrl.errors import ConfigError, DataError
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.guarded import GuardedCfg
-from robotrl.policies.networks.risk import RiskCritic
+from robotrl.policies.networks.risk import FIRST_LOGIT, RiskCritic
 from robotrl.registry import make_sim
 from robotrl.run.checkpoint import write_checkpoint
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.testing.algorithms import fresh_policy
 from tests.kits.real_time import undisturbed
+from tests.kits.reflex_kit import FAST_MPS, Reflexes, Watched, watched_bundle
 from tests.kits.refusals import raises_naming
 
 CART = "sim:tests.kits.deploy_cart:make_cart"
-FAST_MPS = 0.3
-
-
-class Reflexes(NamedTuple):
-    threshold: float = 0.5
-    recovery: tuple[float, ...] = (0.0, 1.0)
-    columns: tuple[str, ...] = ("cart_vel",)
-    servo_dt_s: float | None = 0.005
-
-
-class Fast(nn.Module):
-    """Finds it risky to be faster than `FAST_MPS` one control period of a push later; a braking push is not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 2), nn.Linear(2, 1)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.zero_()
-            self.first.weight[:, 0] = torch.tensor([100.0, -100.0])
-            self.first.weight[:, 1] = torch.tensor([2.0, -2.0])
-            self.last.weight.fill_(1.0)
-            self.last.bias.fill_(-100 * FAST_MPS)
-
-    def forward(self, measured: Tensor, action: Tensor) -> Tensor:
-        return self.last(torch.relu(self.first(torch.cat([measured, action], dim=1)))).squeeze(1)
-
-
-class Watched(kit.SteerToGoal):
-    """Pushes the cart to its goal, with a reflex that lets it roll where it is fast."""
-
-    def __init__(self, cfg: Reflexes = Reflexes()) -> None:  # noqa: B008
-        super().__init__()
-        self.risk, self.cfg = Fast(), cfg
+RISK_OF_A_FRESH_CRITIC = 1 / (1 + math.exp(-FIRST_LOGIT))
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reflex") / "watched.bundle"
-    export(Watched(), path, observations=kit.recorded())
-    kit.wait_for_observations(path)
-    return path
+    return watched_bundle(tmp_path_factory.mktemp("reflex") / "watched.bundle")
 
 
 # the graph
@@ -227,9 +192,9 @@ def test_a_record_keeps_the_count_of_recoveries(recoveries: int) -> None:
 
 
 @undisturbed
-def test_the_servo_sends_the_recovery_between_control_ticks(bundle: Path, tmp_path: Path) -> None:
+def test_the_servo_sends_the_recovery_between_control_ticks(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
     log = tmp_path / "log.jsonl"
-    report = run_control(bundle, CART, episodes=2, limit_s=5.0, log=log)
+    report = run_control(bundle, CART, episodes=2, limit_s=5.0, log=log, runtime=runtime)
     header, records = read_log(log)
     ticks = [r for r in records if r["kind"] == "tick"]
     place = header["observations"]["state"].index("cart_vel")
@@ -245,16 +210,41 @@ def test_the_servo_sends_the_recovery_between_control_ticks(bundle: Path, tmp_pa
     assert (again.policy_max_abs, again.sent_max_abs, again.verdicts_differ) == (0.0, 0.0, 0)
 
 
-def test_another_rate_is_refused(bundle: Path) -> None:
+def test_another_rate_is_refused(bundle: Path, runtime: Runtime) -> None:
     with pytest.raises(ConfigError, match="servo_hz is 100: the bundle's reflex learned at 200 Hz"):
-        run_control(bundle, CART, episodes=1, servo_hz=100.0)
+        run_control(bundle, CART, episodes=1, servo_hz=100.0, runtime=runtime)
 
 
-def test_the_native_servo_refuses_it(bundle: Path, runtime: Runtime) -> None:
-    if runtime == "python":
-        return
-    with pytest.raises(ConfigError, match="runtime is 'native': this bundle has a reflex"):
-        run_control(bundle, CART, episodes=1, runtime="native")
+@pytest.fixture(scope="module")
+def press(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle for the arm that presses, whose critic finds about every other moment risky."""
+    folder = tmp_path_factory.mktemp("press")
+    sim = make_sim("mujoco/press", 1)
+    torch.manual_seed(0)
+    task = fresh_policy(GaussianCfg(horizon=1, hidden=(16,)), sim)
+    task.control_dt_s = sim.control_dt_s
+    cfg = GuardedCfg(RISK_OF_A_FRESH_CRITIC, tuple(sim.retract), tuple(sim.servo_spec.names), 0.005, hidden=(64, 64))
+    write_checkpoint(folder / "run", {"policy": policy_tree(cfg.build(task))}, step=1, kind="test")
+    export_run(folder / "run", folder / "press.bundle", sim="mujoco/press")
+    return folder / "press.bundle"
+
+
+@undisturbed
+def test_an_arm_is_guarded(press: Path, tmp_path: Path, runtime: Runtime) -> None:
+    log = tmp_path / "log.jsonl"
+    kinds = {"runtime": runtime, "accept_start": True}
+    report = run_control(press, "sim:mujoco/press", episodes=2, limit_s=1.5, log=log, **kinds)
+    records = read_log(log)[1]
+    ticks = [r for r in records if r["kind"] == "tick"]
+    fired = [r for r in ticks if r["reason"] & Reason.REFLEX]
+    assert 0 < len(fired) == report.safety.reasons["reflex"] < len(ticks) == report.safety.ticks
+    assert (report.runtime, report.safety.held, report.safety.damped) == (runtime, 0, 0)
+    reflex = open_bundle(press).manifest.reflex
+    assert reflex is not None
+    for record in fired:
+        assert np.array_equal(np.float32(record["sent"]), np.float32(reflex.recovery))
+    again = replay(log, press)
+    assert (again.ticks, again.policy_max_abs, again.sent_max_abs, again.verdicts_differ) == (len(ticks), 0.0, 0.0, 0)
 
 
 # export
