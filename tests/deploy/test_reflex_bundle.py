@@ -22,7 +22,7 @@ from robotrl.api.exporting import export as export_run
 from robotrl.cli.main import main
 from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle.bundle import open_bundle
-from robotrl.deploy.bundle.risk_graph import RiskGraph
+from robotrl.deploy.bundle.risk_graph import RiskGraph, sigmoid
 from robotrl.deploy.control.log import Tick, array_of, read_log
 from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
@@ -34,7 +34,7 @@ from robotrl.deploy.servo.ring import RingRecord
 from robotrl.errors import ConfigError, DataError
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.guarded import GuardedCfg
-from robotrl.policies.networks.risk import FIRST_LOGIT, RiskCritic
+from robotrl.policies.networks.risk import RiskCritic
 from robotrl.registry import make_sim
 from robotrl.run.checkpoint import write_checkpoint
 from robotrl.run.policy_checkpoint import policy_tree
@@ -44,7 +44,8 @@ from tests.kits.reflex_kit import FAST_MPS, Reflexes, Watched, watched_bundle
 from tests.kits.refusals import raises_naming
 
 CART = "sim:tests.kits.deploy_cart:make_cart"
-RISK_OF_A_FRESH_CRITIC = 1 / (1 + math.exp(-FIRST_LOGIT))
+LOW_M = 0.06
+"""Height of the pad above the estimated surface below which the critic of `press` finds every action risky."""
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,15 @@ def test_numpy_computes_a_critics_risk_as_torch_does() -> None:
     assert np.isnan(graph(np.full(3, np.nan, np.float32), np.zeros(2, np.float32)))
 
 
+def test_a_sigmoid_of_arithmetic_alone_is_one() -> None:
+    for x in np.random.default_rng(0).normal(0, 30, 2000).tolist():
+        assert sigmoid(x) == pytest.approx(0.5 * (1 + math.tanh(0.5 * x)) if x > -20 else math.exp(x), rel=1e-8)
+    assert (sigmoid(0.0), sigmoid(-0.0), sigmoid(math.inf)) == (0.5, 0.5, 1.0)
+    # in float32, in which a risk is kept
+    assert (np.float32(sigmoid(-3e38)), np.float32(sigmoid(-math.inf))) == (0.0, 0.0)
+    assert math.isnan(sigmoid(math.nan))
+
+
 def edited(change: Callable[[onnx.GraphProto], object]) -> bytes:
     model = onnx.load_from_string(policy_bytes(Watched()))
     change(model.graph)
@@ -103,6 +113,30 @@ def test_a_graph_that_is_no_perceptron_is_refused() -> None:
 
     with pytest.raises(DataError, match=r"risk\.onnx: cannot be computed"):
         RiskGraph(edited(narrow), 1, 2)
+
+
+def attribute(graph: onnx.GraphProto, kind: str, name: str, value: int | float) -> None:
+    node = next(node for node in graph.node if node.op_type == kind)
+    for i, known in enumerate(node.attribute):
+        if known.name == name:
+            del node.attribute[i]
+            break
+    node.attribute.append(helper.make_attribute(name, value))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda graph: attribute(graph, "Concat", "axis", 0), "Concat has axis 0: expected 1"),
+        (lambda graph: attribute(graph, "Gemm", "alpha", 2.0), "Gemm scales or transposes its input"),
+        (lambda graph: graph.node[-1].output.__setitem__(0, "other"), "output 'risk' is not 1 computed number"),
+        (lambda graph: graph.node[1].input.__setitem__(0, "later"), "reads 'later' before it is computed"),
+        (lambda graph: graph.node[1].input.pop(), "Gemm has weights of 3 inputs"),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_refused(change: Callable[[onnx.GraphProto], object], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        RiskGraph(edited(change), 1, 2)
 
 
 # the manifest
@@ -217,14 +251,23 @@ def test_another_rate_is_refused(bundle: Path, runtime: Runtime) -> None:
 
 @pytest.fixture(scope="module")
 def press(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle for the arm that presses, whose critic finds about every other moment risky."""
+    """A bundle for the arm that presses: the policy goes down, and the critic sends it up below `LOW_M`."""
     folder = tmp_path_factory.mktemp("press")
     sim = make_sim("mujoco/press", 1)
     torch.manual_seed(0)
     task = fresh_policy(GaussianCfg(horizon=1, hidden=(16,)), sim)
     task.control_dt_s = sim.control_dt_s
-    cfg = GuardedCfg(RISK_OF_A_FRESH_CRITIC, tuple(sim.retract), tuple(sim.servo_spec.names), 0.005, hidden=(64, 64))
-    write_checkpoint(folder / "run", {"policy": policy_tree(cfg.build(task))}, step=1, kind="test")
+    columns = tuple(sim.servo_spec.names)
+    watched = GuardedCfg(0.3, tuple(sim.retract), columns, 0.005, hidden=(64, 64)).build(task)
+    with torch.no_grad():
+        task.net.layers[-1].bias[2] = -0.1
+        # one unit of each layer is the depth below the height, beside many that say little
+        first, second, last = (watched.risk.net.layers[i] for i in (0, 2, 4))
+        for layer in (first, second):
+            layer.weight[0] = 0.0
+        first.weight[0, columns.index("tip_above_estimate")], first.bias[0] = -1.0, LOW_M
+        second.weight[0, 0], second.bias[0], last.weight[0, 0] = 1.0, 0.0, 1e5
+    write_checkpoint(folder / "run", {"policy": policy_tree(watched)}, step=1, kind="test")
     export_run(folder / "run", folder / "press.bundle", sim="mujoco/press")
     return folder / "press.bundle"
 
@@ -232,11 +275,17 @@ def press(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @undisturbed
 def test_an_arm_is_guarded(press: Path, tmp_path: Path, runtime: Runtime) -> None:
     log = tmp_path / "log.jsonl"
-    kinds = {"runtime": runtime, "accept_start": True}
-    report = run_control(press, "sim:mujoco/press", episodes=2, limit_s=1.5, log=log, **kinds)
-    records = read_log(log)[1]
+    report = run_control(
+        press, "sim:mujoco/press", episodes=2, limit_s=2.0, log=log, runtime=runtime, accept_start=True
+    )
+    header, records = read_log(log)
     ticks = [r for r in records if r["kind"] == "tick"]
     fired = [r for r in ticks if r["reason"] & Reason.REFLEX]
+    place = header["observations"]["state"].index("tip_above_estimate")
+    height = [float(array_of(r["obs"]["state"])[place]) for r in ticks]
+    # a control period at the policy's speed is 4 mm
+    assert LOW_M - 0.004 < min(height) < LOW_M
+    assert sum(r.get("recoveries", 0) for r in ticks) > len(fired)
     assert 0 < len(fired) == report.safety.reasons["reflex"] < len(ticks) == report.safety.ticks
     assert (report.runtime, report.safety.held, report.safety.damped) == (runtime, 0, 0)
     reflex = open_bundle(press).manifest.reflex
