@@ -6,7 +6,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -331,10 +331,6 @@ def test_a_risk_of_exactly_the_threshold_passes_in_both_servos(guarded: Manifest
 
     exact = first_reason(0.5)[1]
     assert 0.0 < exact < 1.0
-    for threshold, fires in (
-        (exact, False),
-        (float(np.nextafter(exact, 0)), True),
-        (float(np.nextafter(exact, 1)), False),
-    ):
-        reason, again = first_reason(threshold)
+    for threshold, fires in ((exact, False), (np.nextafter(exact, 0), True), (np.nextafter(exact, 1), False)):
+        reason, again = first_reason(float(threshold))
         assert (bool(reason & Reason.REFLEX), again) == (fires, exact)
