@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from robotrl.deploy.bundle.manifest import BundleReflex
 from robotrl.deploy.bundle.onnx_scan import scan
-from robotrl.deploy.bundle.risk_graph import ACTION, MEASURED, RISK_FILE, RiskGraph
+from robotrl.deploy.bundle.risk_graph import RISK_FILE, RiskGraph
+from robotrl.deploy.bundle.risk_program import ACTION, MEASURED
 from robotrl.deploy.export_stacks import measured_spec
 from robotrl.errors import CapabilityError, ConfigError, NumericsError
 from robotrl.spec import Spec

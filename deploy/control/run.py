@@ -120,17 +120,6 @@ def run_control(
     manifest = opened.manifest
     steps = max(1, round(servo_hz * manifest.timing.control_period_s))
     check_rate(manifest, steps)
-    stacked = [port.name for port in manifest.observations if port.stack > 1]
-    if stacked and runtime == "native":
-        raise ConfigError(
-            f"runtime is 'native': this bundle's {stacked[0]!r} holds several control ticks, which the C++ servo does"
-            " not keep yet, expected 'python'"
-        )
-    if manifest.reflex is not None and runtime == "native":
-        raise ConfigError(
-            "runtime is 'native': this bundle has a reflex, which the C++ servo does not evaluate yet, expected"
-            " 'python'"
-        )
     # a graph that cannot be computed is refused before any process starts
     guard_of(manifest, opened.risk)
     if place is not None and any(is_picture(port.spec) for port in manifest.observations):

@@ -28,12 +28,12 @@ SOURCES = Path(__file__).with_name("src")
 FLAGS = ("-std=c++17", "-march=native", "-fPIC", "-Wall", "-Wextra")
 """Flags of every unit. Nowhere -ffast-math: it removes the tests for NaN."""
 FAST = ("-O3",)
-EXACT = ("-O2", "-ffp-contract=off")
+EXACT = ("-O3", "-ffp-contract=off")
 """Flags of the servo: no fused arithmetic, since its bits must equal numpy's."""
 FAST_UNITS = ("tape.cpp", "engine_api.cpp")
 """Units of the engine, whose sums have an order of their own anyway."""
 _SERVO_UNITS = (
-    *("servo.cpp", "servo_parts.cpp", "settings.cpp", "checks.cpp"),
+    *("servo.cpp", "servo_parts.cpp", "settings.cpp", "checks.cpp", "risk.cpp"),
     *("safety.cpp", "sensors.cpp", "plan.cpp", "links.cpp"),
 )
 _BUILT = {

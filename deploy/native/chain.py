@@ -1,4 +1,4 @@
-"""The safety chain of the C++ servo, with the interface of the Python one, for tests and benches that compare them."""
+"""The C++ servo and its safety chain, with the interfaces of the Python ones, for tests and benches."""
 
 from __future__ import annotations
 
@@ -76,12 +76,15 @@ class NativeChain:
         self.frozen = "" if frozen.value < 0 else self._watched[frozen.value]
         return Reason(reason)
 
-    def decide(self, observed: Reason, action: np.ndarray | None) -> tuple[np.ndarray, Mode, Reason]:
+    def decide(
+        self, observed: Reason, action: np.ndarray | None, recovery: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Mode, Reason]:
         """Run one tick; see `safety.decide`.
 
         Args:
             observed: reasons found so far.
             action: (A,) action, rounded to float32 as on a link; None if the policy gave none.
+            recovery: (A,) the reflex's action; None where it lets that pass.
 
         Returns:
             The action to send, (A,) float32, the mode and all reasons.
@@ -92,9 +95,33 @@ class NativeChain:
             # another number of axes is another shape
             count = len(given) if action.ndim == 1 else self._width + 1
         sent, reason = np.empty(self._width, np.float32), ctypes.c_int64()
-        place = None if given is None else given.ctypes.data
+        instead = None if recovery is None else np.ascontiguousarray(recovery, np.float32)
         mode = self._library.chain_decide(
-            self._chain, int(observed), place, count, sent.ctypes.data, ctypes.byref(reason)
+            self._chain,
+            int(observed),
+            _place(given),
+            count,
+            _place(instead),
+            sent.ctypes.data,
+            ctypes.byref(reason),
+        )
+        return sent, Mode(mode), Reason(reason.value)
+
+    def between(self, action: np.ndarray, recovery: np.ndarray | None) -> tuple[np.ndarray, Mode, Reason]:
+        """Verdict of a servo tick between two control ticks; see `SafetyChain.between`.
+
+        Args:
+            action: (A,) float32.
+            recovery: (A,) the reflex's action; None where it lets that pass.
+
+        Returns:
+            As `decide`.
+        """
+        given = np.ascontiguousarray(action, np.float32)
+        instead = None if recovery is None else np.ascontiguousarray(recovery, np.float32)
+        sent, reason = np.empty(self._width, np.float32), ctypes.c_int64()
+        mode = self._library.chain_between(
+            self._chain, _place(given), len(given), _place(instead), sent.ctypes.data, ctypes.byref(reason)
         )
         return sent, Mode(mode), Reason(reason.value)
 
@@ -104,6 +131,11 @@ class NativeChain:
         count: Callable[[int], int] = lambda which: int(self._library.chain_counter(self._chain, which))  # noqa: E731
         reasons = {str(reason.name).lower(): count(4 + i) for i, reason in enumerate(Reason)}
         return Counters(count(0), count(1 + Mode.HOLD), count(1 + Mode.DAMP), reasons)
+
+
+def _place(values: np.ndarray | None) -> int | None:
+    """Address of an array's numbers; None for no array."""
+    return None if values is None else values.ctypes.data
 
 
 def servo_run(block: bytes, now_ns: int, parent: int, sleep_until: Callable[[int], int]) -> None:
@@ -149,9 +181,15 @@ def conformance_library() -> Any:
     library.chain_close.argtypes = library.chain_reset.argtypes = [pointer]
     library.chain_close.restype = library.chain_reset.restype = None
     library.chain_check.argtypes = [pointer, pointer, pointer, real, real, pointer]
-    library.chain_decide.argtypes = [pointer, whole, pointer, whole, pointer, pointer]
+    library.chain_decide.argtypes = [pointer, whole, pointer, whole, pointer, pointer, pointer]
+    library.chain_between.argtypes = [pointer, pointer, whole, pointer, pointer, pointer]
     library.chain_counter.argtypes = [pointer, ctypes.c_int]
     library.servo_run.argtypes = [ctypes.c_char_p, size, whole, whole, SleepUntil, ctypes.c_char_p, size]
-    for name in ("chain_check", "chain_decide", "chain_counter"):
+    library.guard_open.argtypes = [ctypes.c_char_p, size, whole, ctypes.c_char_p, size]
+    library.guard_open.restype = pointer
+    library.guard_close.argtypes, library.guard_close.restype = [pointer], None
+    library.guard_recovers.argtypes = [pointer] * 4
+    library.guard_time_ns.argtypes, library.guard_time_ns.restype = [*[pointer] * 3, whole], real
+    for name in ("chain_check", "chain_decide", "chain_between", "chain_counter", "guard_recovers"):
         library[name].restype = whole
     return library

@@ -31,6 +31,7 @@ from robotrl.deploy.robots.link import Link, RobotCommand, Status, message
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.loop import ServoLoop
 from robotrl.deploy.servo.records import room
+from robotrl.deploy.servo.reflex import guard_of, packed
 from robotrl.deploy.servo.ring import RingRecord
 from robotrl.deploy.servo.settings import ServoCfg
 from robotrl.spec import is_picture
@@ -89,6 +90,7 @@ def run_in_lockstep(
     state_ids: Sequence[int],
     cfg: LockstepCfg = LockstepCfg(),
     lateness_ns: Callable[[], int] = lambda: 0,
+    risk: bytes | None = None,
 ) -> LockstepResult:
     """Run episodes of a servo.
 
@@ -100,12 +102,13 @@ def run_in_lockstep(
         state_ids: start of each episode.
         cfg: settings.
         lateness_ns: nanoseconds by which the next sleep ends late.
+        risk: content of the bundle's risk graph; None for a bundle without a reflex.
 
     Raises:
         ConfigError: the robot does not match the bundle, or the native runtime cannot be built.
     """
     with contextlib.ExitStack() as stack:
-        return _World(stack, runtime, manifest, robot, infer, state_ids, cfg, lateness_ns).run()
+        return _World(stack, runtime, manifest, robot, infer, state_ids, cfg, lateness_ns, risk).run()
 
 
 class _World:
@@ -121,8 +124,9 @@ class _World:
         state_ids: Sequence[int],
         cfg: LockstepCfg,
         lateness_ns: Callable[[], int],
+        risk: bytes | None,
     ) -> None:
-        self.runtime, self.manifest, self.cfg = runtime, manifest, cfg
+        self.runtime, self.manifest, self.cfg, self.risk = runtime, manifest, cfg, risk
         self.infer, self.lateness_ns, self.state_ids = infer, lateness_ns, list(state_ids)
         self.now = _BEGIN_NS
         self.info = robot_info(robot)
@@ -157,6 +161,7 @@ class _World:
                     link,
                     clock=self,
                     parent=os.getpid,
+                    guard=guard_of(self.manifest, self.risk),
                 )
                 loop.run()
         self.collect()
@@ -184,6 +189,7 @@ class _World:
             site=None if site is None else site.to_bytes().decode(),
             dry_run=self.cfg.dry_run,
             accept_start=self.cfg.accept_start,
+            risk=packed(self.risk),
         )
 
     # the clock

@@ -15,12 +15,14 @@ import numpy as np
 from robotrl.deploy.bundle.manifest import Manifest, Port
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.bundle.plausible import start_ranges
+from robotrl.deploy.bundle.risk_program import RiskProgram
 from robotrl.deploy.control.safety import Reason, SafetyLimits
 from robotrl.deploy.inference import link as inference_link
 from robotrl.deploy.robots import link as robot_link
 from robotrl.deploy.robots.cameras import SLOTS, cameras_of
 from robotrl.deploy.servo import link as servo_link
 from robotrl.deploy.servo.records import most_lateness
+from robotrl.deploy.servo.reflex import RiskGuard, guard_of, unpacked
 from robotrl.deploy.servo.ring import slot_bytes, slot_count
 from robotrl.deploy.servo.settings import IDLE_TIMEOUT_S, RESET_TIMEOUT_S, SUPERVISOR_TIMEOUT_S, ServoCfg
 from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES
@@ -29,6 +31,8 @@ from robotrl.spec import is_picture, overlap_weights
 MAGIC = b"rrlblok1"
 _HEAD = struct.Struct("<8sI4xq")
 """Magic, checksum of the rest, bytes of the rest."""
+_ABSENT = -1
+"""Register of a risk graph that an operation does not take."""
 
 
 class BlockWriter:
@@ -84,6 +88,32 @@ class BlockWriter:
             self.wholes(of_camera, (cameras if of_camera else numbers).index(key))
             self.numbers(still_s)
 
+    def reflex(self, guard: RiskGuard | None, places: Mapping[str, np.ndarray]) -> None:
+        """A reflex, if there is one.
+
+        Args:
+            guard: the reflex.
+            places: indices into the robot's flat observation for each element of an observation of numbers, by key.
+        """
+        self.wholes(guard is not None)
+        if guard is None:
+            return
+        self.numbers(guard.threshold)
+        self.floats(guard.recovery_action)
+        self.places(places[guard.observation][guard.columns])
+        self.program(guard.risk.program)
+
+    def program(self, program: RiskProgram) -> None:
+        """The registers of a risk graph after its two inputs."""
+        self.wholes(len(program.registers))
+        for register in program.registers:
+            self.wholes(register.op)
+            if register.values is None:
+                self.wholes(*register.of, *[_ABSENT] * (3 - len(register.of)))
+            else:
+                self.floats(register.values)
+        self.wholes(program.result)
+
     def packed(self) -> bytes:
         """The block."""
         rest = b"".join(self._parts)
@@ -98,6 +128,9 @@ def servo_block(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotIn
         manifest: the bundle's manifest.
         wiring: index maps and limits of bundle, robot and site.
         info: the robot's description.
+
+    Raises:
+        DataError: the bundle's risk graph cannot be computed.
     """
     out = BlockWriter()
     timing = manifest.timing
@@ -133,6 +166,7 @@ def servo_block(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotIn
     out.floats(np.asarray(rows, np.float32))
     out.watched(limits, list(ports), list(wiring.cameras))
     out.limits(limits)
+    out.reflex(guard_of(manifest, unpacked(cfg.risk)), wiring.observations)
     names = [str(reason.name).lower() for reason in Reason]
     out.wholes(len(names))
     for name in names:
@@ -189,4 +223,18 @@ def chain_block(limits: SafetyLimits, shapes: Mapping[str, tuple[int, ...]], cam
         out.plausible(limits, key, shape)
     out.wholes(len(cameras))
     out.watched(limits, list(shapes), cameras)
+    return out.packed()
+
+
+def reflex_block(guard: RiskGuard, places: np.ndarray, observation_size: int) -> bytes:
+    """The settings of a reflex alone (see `NativeGuard`).
+
+    Args:
+        guard: the reflex.
+        places: indices into a robot's flat observation for each element of the reflex's observation.
+        observation_size: length of the flat observation.
+    """
+    out = BlockWriter()
+    out.wholes(observation_size)
+    out.reflex(guard, {guard.observation: places})
     return out.packed()

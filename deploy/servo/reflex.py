@@ -1,4 +1,7 @@
-"""Reflex of the servo: at each of its ticks, the bundle's risk graph judges the policy's action on what is measured."""
+"""Reflex of the servo: at each of its ticks, the bundle's risk graph judges the policy's action on what is measured.
+
+The C++ servo has the same in `native/src/risk.cpp`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,13 @@ class RiskGuard:
         manifest: the bundle's manifest, with a reflex.
         graph: content of its risk graph.
 
+    Attributes:
+        threshold: risk above which the recovery is sent, 0 to 1.
+        recovery_action: (A,) float32.
+        observation: key of the observation that the graph reads.
+        columns: (S,) the elements of it, in the graph's order.
+        risk: the graph, a function of those elements (S,) and an action (A,).
+
     Raises:
         DataError: the graph cannot be computed, or the manifest has no reflex.
     """
@@ -29,13 +39,12 @@ class RiskGuard:
         reflex = manifest.reflex
         if reflex is None:
             raise DataError("manifest.reflex is null: expected one beside a risk graph")
-        self._threshold = reflex.threshold
-        self._recovery = np.asarray(reflex.recovery, np.float32)
+        self.threshold = reflex.threshold
+        self.recovery_action = np.asarray(reflex.recovery, np.float32)
         self.observation = reflex.observation
-        """Key of the observation that it reads."""
         names = next(port.names for port in manifest.observations if port.name == reflex.observation)
-        self._columns = np.array([names.index(name) for name in reflex.columns])
-        self._risk = RiskGraph(graph, len(self._columns), len(self._recovery), str(manifest.graphs.risk))
+        self.columns = np.array([names.index(name) for name in reflex.columns])
+        self.risk = RiskGraph(graph, len(self.columns), len(self.recovery_action), str(manifest.graphs.risk))
 
     def recovery(self, obs: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray | None:
         """The recovery action (A,) where an action (A,) is risky or its risk no number; None where it may be sent.
@@ -44,14 +53,13 @@ class RiskGuard:
             obs: the bundle's observations of numbers.
             action: the policy's action. One that is not finite is left to the safety chain.
         """
-        return self.judge(obs[self.observation][self._columns], action)
+        return self.judge(obs[self.observation][self.columns], action)
 
     def judge(self, measured: np.ndarray, action: np.ndarray) -> np.ndarray | None:
         """The same, from the elements (S,) that the graph reads, in its order."""
-        if action.shape != self._recovery.shape or not np.isfinite(action).all():
+        if action.shape != self.recovery_action.shape or not np.isfinite(action).all():
             return None
-        risk = self._risk(measured.astype(np.float32, copy=False), action.astype(np.float32, copy=False))
-        return None if risk <= self._threshold else self._recovery
+        return None if self.risk(measured, action) <= self.threshold else self.recovery_action
 
 
 def guard_of(manifest: Manifest, graph: bytes | None) -> RiskGuard | None:

@@ -1,6 +1,7 @@
 // C interface of the servo's parts, for tests and benches that compare them with Python's: the safety chain tick by tick,
 // and the whole servo on a simulated clock.
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "checks.hpp"
+#include "risk.hpp"
 #include "servo.hpp"
 #include "settings.hpp"
 
@@ -64,6 +66,12 @@ class ToldClock : public Clock {
     int64_t (*sleep_)(int64_t);
 };
 
+int64_t told(const Verdict& verdict, const std::vector<float>& action, float* sent, int64_t* reason) {
+    for (size_t i = 0; i < action.size(); ++i) sent[i] = action[i];
+    *reason = verdict.reason;
+    return verdict.mode;
+}
+
 int64_t parent_of_test = 0;
 int64_t told_parent() { return parent_of_test; }
 
@@ -98,19 +106,61 @@ int64_t chain_check(void* handle, const float* numbers, const int64_t* checksums
     return reason;
 }
 
-// One tick; `count` is -1 for no action. The action to send is written to `sent`, the mode returned, the reason stored.
-int64_t chain_decide(void* handle, int64_t observed, const float* action, int64_t count, float* sent, int64_t* reason) {
+// One control tick; `count` is -1 for no action, `recovery` null for none. The action to send is written to `sent`, the
+// mode returned, the reason stored.
+int64_t chain_decide(void* handle, int64_t observed, const float* action, int64_t count, const float* recovery,
+                     float* sent, int64_t* reason) {
     auto* whole = static_cast<WholeChain*>(handle);
-    const Verdict verdict = whole->chain->decide(observed, count < 0 ? nullptr : action, count);
-    for (size_t i = 0; i < whole->chain->sent().size(); ++i) sent[i] = whole->chain->sent()[i];
-    *reason = verdict.reason;
-    return verdict.mode;
+    const Verdict verdict = whole->chain->decide(observed, count < 0 ? nullptr : action, count, recovery);
+    return told(verdict, whole->chain->sent(), sent, reason);
+}
+
+// The same for a servo tick between two control ticks.
+int64_t chain_between(void* handle, const float* action, int64_t count, const float* recovery, float* sent,
+                      int64_t* reason) {
+    auto* whole = static_cast<WholeChain*>(handle);
+    const Verdict verdict = whole->chain->between(action, count, recovery);
+    return told(verdict, whole->chain->wanted(), sent, reason);
 }
 
 // Number of ticks (0), of those in mode 0 to 2 (1 to 3), and by bit of the reason (4 and on).
 int64_t chain_counter(void* handle, int which) {
     const SafetyChain& chain = *static_cast<WholeChain*>(handle)->chain;
     return which == 0 ? chain.ticks() : which < 4 ? chain.modes(which - 1) : chain.reasons(which - 4);
+}
+
+// Opens a reflex; null where it is refused, with the reason in `why`.
+void* guard_open(const unsigned char* bytes, size_t size, int64_t actions, char* why, size_t room) {
+    try {
+        BlockReader block(bytes, size);
+        const int64_t observation_size = block.whole();
+        if (block.whole() == 0) throw std::runtime_error("the settings hold no reflex");
+        auto guard = std::make_unique<RiskGuard>(block, observation_size, actions);
+        block.end();
+        return guard.release();
+    } catch (const std::exception& error) {
+        std::snprintf(why, room, "%s", error.what());
+        return nullptr;
+    }
+}
+
+void guard_close(void* handle) { delete static_cast<RiskGuard*>(handle); }
+
+// 1 where the recovery takes the action's place, else 0; the risk of the last action that was finite is stored.
+int64_t guard_recovers(void* handle, const float* observation, const float* action, float* risk) {
+    auto* guard = static_cast<RiskGuard*>(handle);
+    const bool recovers = guard->recovery(observation, action) != nullptr;
+    *risk = guard->last_risk();
+    return recovers;
+}
+
+// Nanoseconds of an evaluation, the mean of `count`.
+double guard_time_ns(void* handle, const float* observation, const float* action, int64_t count) {
+    auto* guard = static_cast<RiskGuard*>(handle);
+    const auto begun = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < count; ++i) guard->recovery(observation, action);
+    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begun;
+    return spent.count() / double(count);
 }
 
 // Runs a servo on a simulated clock until it is ordered to end; 0, or 1 with the reason in `why`.

@@ -18,7 +18,7 @@ bool implausible(const PlausibleRange& range, const float* values, int64_t count
 }
 
 SafetyChain::SafetyChain(const SafetyLimits& limits)
-    : limits_(limits), last_(limits.neutral), wanted_(limits.neutral.size()) {}
+    : limits_(limits), last_(limits.neutral), wanted_(limits.neutral.size()), near_(limits.neutral.size()) {}
 
 void SafetyChain::reset() {
     last_ = limits_.neutral;
@@ -33,68 +33,77 @@ bool SafetyChain::is_choice(const float* action) const {
     return true;
 }
 
-Verdict SafetyChain::decide(int64_t observed, const float* action, int64_t count) {
-    const size_t width = limits_.low.size();
+Verdict SafetyChain::judge(int64_t observed, const float* action, int64_t count, const float* recovery) {
     int64_t reason = observed;
     if (!(reason & BAD)) {
-        if (action == nullptr || size_t(count) != width)
+        if (action == nullptr || size_t(count) != limits_.low.size())
             reason |= ACTION_MISSING;
         else if (!all_finite(action, count))
             reason |= ACTION_NOT_FINITE;
         else if (limits_.chooses && !is_choice(action))
             reason |= ACTION_MISSING;  // rounding would select another choice
     }
-    Verdict verdict;
-    if (damped_ || reason & BAD || action == nullptr) {
-        verdict = hold(reason);
-    } else {
-        bool clamped = false, near = false;
+    if (damped_ || reason & BAD || action == nullptr) return hold(reason);
+    if (recovery != nullptr) reason |= REFLEX;
+    return {ACTIVE, reason | limit(recovery != nullptr ? recovery : action)};
+}
+
+// Clamps, blends in and limits the step; returns what it did.
+int64_t SafetyChain::limit(const float* action) {
+    const size_t width = limits_.low.size();
+    int64_t reason = NONE;
+    bool clamped = false, near = false;
+    for (size_t i = 0; i < width; ++i) {
+        wanted_[i] = smaller_of(larger_of(action[i], limits_.low[i]), limits_.high[i]);
+        clamped |= wanted_[i] != action[i];
+    }
+    if (clamped) reason |= CLAMPED;
+    if (good_ticks_ < limits_.ramp_ticks) {
+        const float part = float(double(good_ticks_ + 1) / double(limits_.ramp_ticks + 1));
         for (size_t i = 0; i < width; ++i) {
-            wanted_[i] = smaller_of(larger_of(action[i], limits_.low[i]), limits_.high[i]);
-            clamped |= wanted_[i] != action[i];
+            const float blended = limits_.neutral[i] + part * (wanted_[i] - limits_.neutral[i]);
+            // again, against rounding errors of the blend
+            wanted_[i] = smaller_of(larger_of(blended, limits_.low[i]), limits_.high[i]);
         }
-        if (clamped) reason |= CLAMPED;
-        if (good_ticks_ < limits_.ramp_ticks) {
-            const float part = float(double(good_ticks_ + 1) / double(limits_.ramp_ticks + 1));
-            for (size_t i = 0; i < width; ++i) {
-                const float blended = limits_.neutral[i] + part * (wanted_[i] - limits_.neutral[i]);
-                // again, against rounding errors of the blend
-                wanted_[i] = smaller_of(larger_of(blended, limits_.low[i]), limits_.high[i]);
-            }
-            reason |= RAMPED;
+        reason |= RAMPED;
+    }
+    if (!limits_.max_step.empty()) {
+        for (size_t i = 0; i < width; ++i) {
+            const float lowest = last_[i] - limits_.max_step[i], highest = last_[i] + limits_.max_step[i];
+            near_[i] = smaller_of(larger_of(wanted_[i], lowest), highest);
+            near |= near_[i] != wanted_[i];
         }
-        if (!limits_.max_step.empty()) {
-            for (size_t i = 0; i < width; ++i) {
-                const float lowest = last_[i] - limits_.max_step[i], highest = last_[i] + limits_.max_step[i];
-                const float limited = smaller_of(larger_of(wanted_[i], lowest), highest);
-                near |= limited != wanted_[i];
-                last_[i] = limited;
-            }
-            if (near)
-                reason |= RATE_LIMITED;
-            else
-                // as they were: a limit that changes nothing may still change the sign of a zero
-                last_ = wanted_;
-        } else {
-            last_ = wanted_;
+        // only then: a limit that changes nothing may still change the sign of a zero
+        if (near) {
+            reason |= RATE_LIMITED;
+            wanted_.swap(near_);
         }
-        verdict = {ACTIVE, reason};
+    }
+    return reason;
+}
+
+Verdict SafetyChain::hold(int64_t reason) {
+    const bool damped = damped_ || bad_ticks_ + 1 >= limits_.bad_ticks_to_damp || reason & STOPPED;
+    // repeating a delta, velocity or torque would continue the motion; only position targets can be repeated
+    wanted_ = limits_.hold_last ? last_ : limits_.neutral;
+    if (damped) reason |= DAMPED;
+    return {damped ? DAMP : HOLD, reason};
+}
+
+Verdict SafetyChain::decide(int64_t observed, const float* action, int64_t count, const float* recovery) {
+    const Verdict verdict = judge(observed, action, count, recovery);
+    last_ = wanted_;
+    if (verdict.mode == ACTIVE) {
         ++good_ticks_;
         bad_ticks_ = 0;
+    } else {
+        ++bad_ticks_;
+        damped_ = verdict.mode == DAMP;
     }
     ++ticks_;
     ++modes_[verdict.mode];
     for (int bit = 0; bit < REASONS; ++bit) reasons_[bit] += verdict.reason >> bit & 1;
     return verdict;
-}
-
-Verdict SafetyChain::hold(int64_t reason) {
-    ++bad_ticks_;
-    damped_ = damped_ || bad_ticks_ >= limits_.bad_ticks_to_damp || reason & STOPPED;
-    // repeating a delta, velocity or torque would continue the motion; only position targets can be repeated
-    if (!limits_.hold_last) last_ = limits_.neutral;
-    if (damped_) reason |= DAMPED;
-    return {damped_ ? DAMP : HOLD, reason};
 }
 
 }  // namespace robotrl

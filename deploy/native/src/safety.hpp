@@ -59,26 +59,36 @@ struct Verdict {
     int64_t mode = HOLD, reason = NONE;
 };
 
-// State and counters of the chain; `decide` is one tick.
+// State and counters of the chain; `decide` is one control tick.
 class SafetyChain {
    public:
     explicit SafetyChain(const SafetyLimits& limits);
     // Starts an episode: releases a latched DAMP. The counters continue.
     void reset();
-    // One tick: `action` of `count` floats, or null. The action to send is `sent` afterwards.
-    Verdict decide(int64_t observed, const float* action, int64_t count);
+    // One tick: `action` of `count` floats, or null; `recovery` is the reflex's action, which takes the place of a good
+    // one, or null. The action to send is `sent` afterwards.
+    Verdict decide(int64_t observed, const float* action, int64_t count, const float* recovery);
+    // Verdict of a servo tick between two control ticks: limited against the last control tick, and not counted. The
+    // action to send is `wanted` afterwards.
+    Verdict between(const float* action, int64_t count, const float* recovery) {
+        return judge(NONE, action, count, recovery);
+    }
 
     const std::vector<float>& sent() const { return last_; }
+    const std::vector<float>& wanted() const { return wanted_; }
     int64_t ticks() const { return ticks_; }
     int64_t modes(int64_t mode) const { return modes_[mode]; }
     int64_t reasons(int bit) const { return reasons_[bit]; }
 
    private:
     bool is_choice(const float* action) const;
+    // Finds mode, reason and `wanted_`, and changes no state.
+    Verdict judge(int64_t observed, const float* action, int64_t count, const float* recovery);
     Verdict hold(int64_t reason);
+    int64_t limit(const float* action);
 
     const SafetyLimits limits_;
-    std::vector<float> last_, wanted_;
+    std::vector<float> last_, wanted_, near_;
     int64_t good_ticks_ = 0, bad_ticks_ = 0;
     bool damped_ = false;
     int64_t ticks_ = 0, modes_[3] = {}, reasons_[REASONS] = {};

@@ -37,13 +37,15 @@ Servo::Servo(const Settings& settings, Clock& clock, int64_t (*parent)())
       check_(settings.limits, settings.ports, settings.watched),
       latency_(settings.inference_s),
       asker_(settings, inference_memory_, latency_, clock),
-      plan_(settings.chunk_length, settings.execute, int64_t(settings.limits.low.size()), settings.guided) {
+      plan_(settings.chunk_length, settings.execute, int64_t(settings.limits.low.size()), settings.guided),
+      guard_(settings.guard) {
     const size_t chunk = size_t(settings.chunk_length) * settings.limits.low.size();
     next_.actions.resize(chunk);
     taken_.actions.resize(chunk);
     plan_.chunk.actions.resize(chunk);
     numbers_.resize(size_t(check_.floats()));
     record_.reserve(size_t(settings.max_values));
+    policy_action_.reserve(settings.limits.low.size());
     lateness_us_.reserve(size_t(settings.most_lateness));
     answer_.values.reserve(size_t(settings.max_chunk));
     for (OpenTick* opened : {&open_, &now_open_}) {
@@ -110,6 +112,9 @@ void Servo::episode(const Message& order) {
     outdate();
     is_open_ = false;
     tick_ = -1;
+    policy_action_.clear();
+    recovering_ = false;
+    recoveries_ = 0;
     asker_.take_round_trip();
     serial_ = order.episode;
     state_id_ = order.state_id;
@@ -178,9 +183,27 @@ bool Servo::steps() {
             control(tick, woke);
         } else {
             look();
-            commander_.repeat(step);
+            if (!reflexed()) commander_.repeat(step);
         }
     }
+}
+
+// An observation that is stale or not finite is left to the next control tick.
+bool Servo::reflexed() {
+    if (!guard_ || policy_action_.empty()) return false;
+    observer_.update(serial_);
+    const Message* newest = observer_.last();
+    if (newest == nullptr || clock_.now_ns() - newest->stamp_ns > settings_.max_age_ns) return false;
+    const std::vector<float>& flat = newest->values;
+    if (int64_t(flat.size()) != settings_.observation_size || !all_finite(flat.data(), int64_t(flat.size())))
+        return false;
+    const float* recovery = guard_->recovery(flat.data(), policy_action_.data());
+    recoveries_ += recovery != nullptr;
+    if ((recovery != nullptr) == recovering_) return false;
+    recovering_ = recovery != nullptr;
+    const Verdict verdict = chain_.between(policy_action_.data(), int64_t(policy_action_.size()), recovery);
+    commander_.send(verdict.mode, verdict.reason, chain_.wanted());
+    return true;
 }
 
 bool Servo::ended(int64_t tick) {
@@ -292,7 +315,12 @@ const float* Servo::planned(int64_t tick) {
 void Servo::finish(const OpenTick& opened, int64_t observed, const float* action) {
     is_open_ = false;
     const int64_t width = int64_t(settings_.limits.low.size());
-    const Verdict verdict = chain_.decide(observed, action, width);
+    const float* recovery = nullptr;
+    if (guard_ && action != nullptr && opened.complete) recovery = guard_->recovery(opened.observation.data(), action);
+    const Verdict verdict = chain_.decide(observed, action, width, recovery);
+    policy_action_.clear();
+    if (action != nullptr && verdict.mode == ACTIVE) policy_action_.assign(action, action + width);
+    recovering_ = verdict.mode == ACTIVE && recovery != nullptr;
     int64_t cursor = 0;
     if (action != nullptr && plan_.chunk.present) {
         cursor = plan_.index(opened.tick) + 1;
@@ -316,7 +344,7 @@ void Servo::finish(const OpenTick& opened, int64_t observed, const float* action
 
 void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const float* action, int64_t cursor,
                          int64_t waited_ns) {
-    const int64_t present = (action != nullptr ? 1 : 0) + (opened.observation.empty() ? 0 : 2);
+    const int64_t present = (action != nullptr ? 1 : 0) + (opened.observation.empty() ? 0 : 2) + 4 * recoveries_;
     const int64_t numbers[RECORD_NUMBERS] = {
         int64_t(RecordKind::TICK),
         serial_,
@@ -347,6 +375,7 @@ void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const f
     }
     record_.insert(record_.end(), lateness_us_.begin(), lateness_us_.end());
     records_.write(numbers, record_);
+    recoveries_ = recovering_;
 }
 
 void Servo::note_damped(int64_t hung_ns) {

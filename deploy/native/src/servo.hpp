@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "clock.hpp"
 #include "links.hpp"
 #include "plan.hpp"
+#include "risk.hpp"
 #include "safety.hpp"
 #include "settings.hpp"
 
@@ -139,6 +141,9 @@ class Servo {
     bool ended(int64_t tick);
     void stop(int64_t tick);
 
+    // Has the reflex judge the action on the newest observation; true if that sent another command.
+    bool reflexed();
+
     void control(int64_t tick, int64_t woke);
     bool words_misfit() const;
     const float* planned(int64_t tick);
@@ -171,6 +176,10 @@ class Servo {
     Latency latency_;
     Asker asker_;
     ChunkPlan plan_;
+    std::optional<RiskGuard> guard_;
+    std::vector<float> policy_action_;  // of this control period, where it is executed; else empty
+    bool recovering_ = false;           // the last command was a recovery of the reflex
+    int64_t recoveries_ = 0;            // servo ticks with a recovery since the last record
     Chunk next_, taken_;
     int64_t takeover_ = 0;
     int64_t misses_ = 0, orders_done_ = 0, serial_ = 0, state_id_ = -1, start_ = 0, tick_ = -1;

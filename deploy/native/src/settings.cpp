@@ -134,6 +134,7 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
         watched.push_back(input);
     }
     limits = read_limits(block);
+    if (block.whole() != 0) guard.emplace(block, observation_size, int64_t(limits.low.size()));
     for (int64_t left = block.whole(); left > 0; --left) reasons.push_back(block.text());
     block.end();
     check();

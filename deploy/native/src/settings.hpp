@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "risk.hpp"
 #include "safety.hpp"
 
 namespace robotrl {
@@ -81,6 +83,7 @@ struct Settings {
     std::vector<float> overlap;
     std::vector<WatchedInput> watched;
     SafetyLimits limits;
+    std::optional<RiskGuard> guard;  // the bundle's reflex
     std::vector<std::string> reasons;  // name of each bit
 
    private:
