@@ -33,7 +33,7 @@ EXACT = ("-O3", "-ffp-contract=off")
 FAST_UNITS = ("tape.cpp", "engine_api.cpp")
 """Units of the engine, whose sums have an order of their own anyway."""
 _SERVO_UNITS = (
-    *("servo.cpp", "servo_parts.cpp", "settings.cpp", "checks.cpp", "risk.cpp"),
+    *("servo.cpp", "servo_parts.cpp", "settings.cpp", "checks.cpp", "risk.cpp", "history.cpp"),
     *("safety.cpp", "sensors.cpp", "plan.cpp", "links.cpp"),
 )
 _BUILT = {

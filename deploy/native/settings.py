@@ -201,8 +201,9 @@ def _write_ports(
     envelope = {key: (low, high) for key, low, high in start_ranges(manifest.safety.start, manifest.observations)}
     for name, port in ports.items():
         out.places(wiring.observations[name])
-        out.plausible(limits, name, port.shape)
-        out.wholes(len(port.words) - 1, bool(port.words) and not port.words[0], port.shape[-1] if port.shape else 1)
+        out.plausible(limits, name, port.measured_shape)
+        row = port.shape[-1] if port.shape else 1
+        out.wholes(len(port.words) - 1, bool(port.words) and not port.words[0], row, port.stack)
         for side in envelope.get(name, (None, None)):
             out.floats([] if side is None else side)
 

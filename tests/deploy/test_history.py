@@ -18,6 +18,7 @@ from robotrl.algos.ppo import PpoCfg
 from robotrl.api.evaluation import evaluate_path
 from robotrl.api.exporting import export as export_run
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Port
 from robotrl.deploy.control.log import array_of, read_log
@@ -182,9 +183,9 @@ def test_a_run_and_its_bundle_act_alike_in_their_sim(tmp_path: Path) -> None:
 
 
 @undisturbed
-def test_on_a_robot_the_last_ticks_are_remembered_and_replayed(bundle: Path, tmp_path: Path) -> None:
+def test_on_a_robot_the_last_ticks_are_remembered_and_replayed(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
     log = tmp_path / "log.jsonl"
-    report = run_control(bundle, CART, episodes=3, limit_s=4.0, log=log)
+    report = run_control(bundle, CART, episodes=3, limit_s=4.0, log=log, runtime=runtime)
     # by a wrong or missing memory it would not brake, and swing past its goal
     assert report.successes == 3
     _, records = read_log(log)
@@ -226,9 +227,7 @@ def test_a_log_that_lacks_ticks_is_not_replayed_from_a_wrong_memory(bundle: Path
 # refusals
 
 
-def test_who_cannot_remember_refuses_it(bundle: Path) -> None:
-    with pytest.raises(ConfigError, match=r"runtime is 'native': this bundle's 'state' holds several control ticks"):
-        run_control(bundle, CART, episodes=1, runtime="native")
+def test_alpasims_driver_cannot_remember_and_refuses_it(bundle: Path) -> None:
     with pytest.raises(DataError, match=r"'state' holds 3 control ticks: expected one of each"):
         ports_of(open_bundle(bundle).manifest, DriverCfg())
 

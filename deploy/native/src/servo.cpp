@@ -38,6 +38,7 @@ Servo::Servo(const Settings& settings, Clock& clock, int64_t (*parent)())
       latency_(settings.inference_s),
       asker_(settings, inference_memory_, latency_, clock),
       plan_(settings.chunk_length, settings.execute, int64_t(settings.limits.low.size()), settings.guided),
+      history_(settings.ports),
       guard_(settings.guard) {
     const size_t chunk = size_t(settings.chunk_length) * settings.limits.low.size();
     next_.actions.resize(chunk);
@@ -108,6 +109,7 @@ void Servo::check_silence(int64_t silent_ns) {
 
 void Servo::episode(const Message& order) {
     chain_.reset();
+    history_.reset();
     check_.reset();
     outdate();
     is_open_ = false;
@@ -240,6 +242,10 @@ void Servo::control(int64_t tick, int64_t woke) {
     tick_ = tick;
     OpenTick& opened = now_open_;
     observer_.open_tick(opened, tick, woke, serial_);
+    if (history_.used() && int64_t(opened.observation.size()) == settings_.observation_size) {
+        gather(opened);
+        history_.take(tick, numbers_);
+    }
     if (!opened.complete) {
         const bool whole = int64_t(opened.observation.size()) == settings_.observation_size;
         return finish(opened, whole ? OBS_STALE : OBS_NOT_FINITE, nullptr);
@@ -405,7 +411,8 @@ void Servo::ask(OpenTick& opened, int64_t lead) {
     }
     const int64_t delay = settings_.trained ? std::min(lead, count) : 0;
     const int64_t due = start_ + plan_.due(opened.tick, lead, delay) * settings_.period_ns;
-    asker_.ask(opened, numbers_, planned, count, lead, serial_, settings_.wake_early ? due : 0);
+    const std::vector<float>& numbers = history_.used() ? history_.whole(numbers_) : numbers_;
+    asker_.ask(opened, numbers, planned, count, lead, serial_, settings_.wake_early ? due : 0);
 }
 
 // Takes the answer to the request, if it is there.

@@ -11,6 +11,7 @@
 
 #include "checks.hpp"
 #include "clock.hpp"
+#include "history.hpp"
 #include "links.hpp"
 #include "plan.hpp"
 #include "risk.hpp"
@@ -176,6 +177,7 @@ class Servo {
     Latency latency_;
     Asker asker_;
     ChunkPlan plan_;
+    ObservationHistory history_;
     std::optional<RiskGuard> guard_;
     std::vector<float> policy_action_;  // of this control period, where it is executed; else empty
     bool recovering_ = false;           // the last command was a recovery of the reflex

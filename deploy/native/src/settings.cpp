@@ -110,6 +110,7 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
         port.last_word = block.whole();
         port.first_is_none = block.whole() != 0;
         port.row = block.whole();
+        port.stack = block.whole();
         port.start_low = block.floats();
         port.start_high = block.floats();
         ports.push_back(port);
@@ -153,6 +154,8 @@ void Settings::check() const {
                                             port.plausible.high.size() != port.places.size()))
             refuse("a plausible range of another length");
         if (port.row < 1) refuse("an observation without a row");
+        if (port.stack < 1 || int64_t(port.places.size()) > max_request / port.stack)
+            refuse("an observation of more ticks than a request holds");
         if (port.start_low.size() != port.start_high.size() ||
             (!port.start_low.empty() && int64_t(port.start_low.size()) != port.row))
             refuse("a start envelope of another length");

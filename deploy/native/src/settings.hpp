@@ -36,6 +36,7 @@ struct NumberPort {
     int64_t last_word = -1;  // highest word number of an instruction; -1 for none
     bool first_is_none = false;
     int64_t row = 1;  // length of the last axis
+    int64_t stack = 1;  // control ticks that the policy is given
 };
 
 struct CameraPlace {

@@ -143,6 +143,37 @@ def variant(manifest: Manifest, rng: np.random.Generator) -> Manifest:
     return sealed(replace(manifest, timing=timing, safety=safety, action=action))
 
 
+def remembering(manifest: Manifest, steps: int) -> Manifest:
+    """The same for a policy that is given the last ticks; its graph is not used here."""
+    inputs = tuple(
+        replace(port, shape=(steps, *port.shape), stack=steps) if port.name == "state" else port
+        for port in manifest.io.inputs
+    )
+    transforms = replace(manifest.transforms, inputs=())
+    return sealed(replace(manifest, io=replace(manifest.io, inputs=inputs), transforms=transforms))
+
+
+@pytest.mark.parametrize(("seed", "steps"), [(0, 2), (1, 3), (2, 5), (3, 40), (4, 3), (5, 3)])
+def test_both_servos_remember_the_same_ticks(manifest: Manifest, seed: int, steps: int) -> None:
+    """Also where ticks are missed, and where observations are not finite, of another length, or late."""
+    rng = np.random.default_rng(100 + seed)
+    made = variant(remembering(manifest, steps), rng)
+    # a robot that goes on, whatever it reads
+    made = sealed(replace(made, safety=replace(made.safety, bad_ticks_to_damp=1000)))
+    rate, slow, late = (float(rng.choice(odds)) for odds in ([0.02, 0.2], [0.1, 1.0], [0, 0.05]))
+    found = both(
+        made,
+        lambda: FaultyCart(seed, rate),
+        lambda: scripted(made, seed, slow, 0.05),
+        LockstepCfg(limit_s=2.0, inference_s=0.004, accept_start=True),
+        late=late,
+        seed=seed,
+    )
+    rows = [request.values[: 4 * steps].reshape(steps, 4) for request in found.requests]
+    assert len(rows) > 20 and all(np.isfinite(row).all() for row in rows)
+    assert sum(bool((row[0] != row[-1]).any()) for row in rows) > 10
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_the_servos_write_the_same_bits_whatever_happens(manifest: Manifest, seed: int) -> None:
     rng = np.random.default_rng(seed)
