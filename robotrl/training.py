@@ -32,7 +32,7 @@ from robotrl.rewards.kind import RewardKindCheck
 from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.source import RewardSetup
 from robotrl.rewards.trust.divergence import DivergenceWatch
-from robotrl.rewards.trust.returns import ReturnsSim, RewardLog
+from robotrl.rewards.trust.returns import LoggedSim, ReturnsSim, RewardLog
 from robotrl.rollout.compatibility import check_actions
 from robotrl.rollout.curriculum import with_curriculum
 from robotrl.rollout.device_wrapper import on_device
@@ -404,7 +404,7 @@ def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | 
     Args:
         cfg: the config.
         seed: seeds the sim.
-        rewards: collects the means of each reward source; one that an actor process fills stays there.
+        rewards: collects the means of each reward source. That of an actor process is given to the run by its sim.
     """
     sim = _make_sim(cfg, cfg.sim.num_envs, seed)
     if rewards is not None and isinstance(sim, HasEpisodeLog):
@@ -412,6 +412,8 @@ def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | 
     if cfg.rewards:
         sim = declared(ReturnsSim, sim)(sim, rewards)
         sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo), None if rewards is None else rewards.means)
+    if cfg.actor.process and rewards is not None:
+        sim = declared(LoggedSim, sim)(sim, rewards)
     return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
 
 

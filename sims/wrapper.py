@@ -40,7 +40,7 @@ from robotrl.spec import (
 )
 from robotrl.spec.actuation import Actuation, HasActuation, HasServoClock, Reflex
 from robotrl.spec.captions import ActionCaptions, HasActionCaptions
-from robotrl.spec.episode_log import HasEpisodeLog
+from robotrl.spec.episode_log import HasEpisodeLog, HasRunScalars
 from robotrl.spec.late_rewards import HasLateRewards, LateRewards
 from robotrl.spec.vehicle import (
     HasLoggedScenes,
@@ -374,6 +374,12 @@ class _EpisodeLog(WrappedSim):
         return self.sim.take_episode_log()
 
 
+class _RunScalars(WrappedSim):
+    def take_run_scalars(self) -> dict[str, float]:
+        """Scalars for the run's log since the last call."""
+        return self.sim.take_run_scalars()
+
+
 class _Actuation(WrappedSim):
     @property
     def actuation(self) -> Actuation | None:
@@ -446,6 +452,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasLoggedScenes: _LoggedScenes,
     HasActionCaptions: _ActionCaptions,
     HasEpisodeLog: _EpisodeLog,
+    HasRunScalars: _RunScalars,
     HasActuation: _Actuation,
     HasServoClock: _ServoClock,
 }

@@ -12,3 +12,12 @@ class HasEpisodeLog(Protocol):
     def take_episode_log(self) -> dict[str, float]:
         """Mean of each number over the episodes that ended since the last call, by the environment's name of it."""
         ...
+
+
+@runtime_checkable
+class HasRunScalars(Protocol):
+    """A sim in a process of its own that keeps scalars for the run's log."""
+
+    def take_run_scalars(self) -> dict[str, float]:
+        """Scalars since the last call, by name."""
+        ...

@@ -13,7 +13,10 @@ import tests.kits.off_policy_kit as off
 from robotrl.errors import ConfigError, NumericsError
 from robotrl.interventions.base import Intervention
 from robotrl.replay.corrections import Correction
+from robotrl.rewards.trust.returns import LoggedSim, RewardLog
+from robotrl.sims.wrapper import declared
 from robotrl.spec import VecSim
+from tests.kits.late_kit import NumberCfg, late_sim
 from tests.kits.walk_sim import Walk
 
 
@@ -68,3 +71,10 @@ class Unreadable:
 
     def __call__(self, sim: VecSim) -> Intervention:
         raise AssertionError
+
+
+def scored() -> Any:
+    """The walk with scores of a service that come late, and what is logged of them."""
+    log = RewardLog()
+    sim = late_sim(Walk(4), NumberCfg(scorer={"delay_s": 0.01}), log.means)
+    return declared(LoggedSim, sim)(sim, log)

@@ -33,6 +33,7 @@ from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.replay_collector import Acting, ReplayBuffers
 from tests.kits.actor_kit import Told
 from tests.kits.commands import PEG_PPO, REACH_RLPD
+from tests.kits.late_kit import WEIGHT
 from tests.kits.walk_sim import Walk
 
 CFG = ActorCfg(process=True, start_timeout_s=120.0, timeout_s=60.0)
@@ -63,6 +64,27 @@ def closing() -> Iterator[Callable[[RemoteReplayCollector], RemoteReplayCollecto
     yield keep
     for one in made:
         one.close()
+
+
+def test_late_scores_and_their_means_come_with_the_steps(closing: Callable[..., RemoteReplayCollector]) -> None:
+    """A score finds its step in the batch that is being collected, or in the learner's replay."""
+    one = closing(remote(actor_kit.scored))
+    logged = [one.collect(STEPS) for _ in range(16)]
+    assert all(
+        {"reward/number", "reward_valid/number", "reward_age/number", "scoring/lost"} <= row.keys() for row in logged
+    )
+    assert any(key.startswith("scoring/number/") for key in logged[-1])
+    assert one.scalars().keys() == {"actor_restarts", "actor_wait_s"}
+    replay = one.memory.replay
+    known = replay.indices()
+    assert len(known) > 4 * STEPS
+    # the picture of env n at step t has the number t N + n, as the step in the replay
+    found = replay.view(known, 1, 1.0)
+    expected = WEIGHT * (known.double() + found.next_obs["walk"][:, 0].double())
+    assert found.reward.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+    # each step has its score but for those of the last batches, which are on their way
+    older = [index for index in range(4 * STEPS * 8) if index not in set(known.tolist())]
+    assert len(older) < 4 * STEPS * 4
 
 
 def alive(pid: int) -> bool:

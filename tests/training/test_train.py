@@ -13,12 +13,15 @@ import torch
 from PIL import Image
 
 import tests.kits.learner_kit as kit
+import tests.kits.off_policy_kit as off
 from robotrl import config as configs
 from robotrl.cli.commands.train import config_of
 from robotrl.cli.main import main
-from robotrl.config import RENAMED, EvalCfg, SimCfg, TrainCfg, class_named
+from robotrl.config import RENAMED, EvalCfg, SimCfg, TrainCfg, WeightedReward, class_named
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError
 from robotrl.registry import PRESETS, SIMS, make_sim
+from robotrl.rewards.rules import AliveCfg
+from robotrl.rewards.task import TaskRewardCfg
 from robotrl.rollout.demos import collect_demos
 from robotrl.rollout.evaluate import EvalResult, evaluate
 from robotrl.run.callbacks import Callback
@@ -401,3 +404,15 @@ def test_a_config_class_that_has_moved_is_found_by_its_old_name():
 def test_the_walk_splits_are_disjoint():
     assert len(set().union(*SPLITS.values())) == sum(map(len, SPLITS.values()))
     assert isinstance(make_sim("test/walk", num_envs=2), Walk)
+
+
+def test_an_actor_process_logs_the_reward_sources_of_its_sim(tmp_path: Path) -> None:
+    algo = replace(off.SAC, env_steps=8 * 4 * 3, warmup=16, num_steps=4)
+    rewards = (WeightedReward("alive", 2.0, AliveCfg()), WeightedReward("task", 1.0, TaskRewardCfg()))
+    cfg = TrainCfg(SimCfg("mujoco/reach", 8, ("limit_s=0.5",)), algo, off.POLICY, rewards=rewards)
+    cfg = replace(cfg, actor=replace(cfg.actor, process=True), evaluation=EvalCfg(0, 2, 2, 0))
+    train(cfg, tmp_path / "run")
+    rows = read_scalars(tmp_path / "run" / "scalars.jsonl")
+    assert len(rows) == 3 and all(row["reward/alive"] == 1.0 and "reward/task" in row for row in rows)
+    # 8 envs for 12 steps of 0.05 s: each ended an episode
+    assert any("sim_return" in row for row in rows)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import traceback
 from collections import deque
@@ -25,6 +26,7 @@ from robotrl.rollout.collector import Collector, Decision
 from robotrl.run.child_process import end_with_parent
 from robotrl.run.policy_checkpoint import policy_from_tree
 from robotrl.spec import Arrays, VecSim
+from robotrl.spec.episode_log import HasRunScalars
 from robotrl.spec.late_rewards import LateRewards
 from robotrl.transforms import TransformGroup
 
@@ -73,6 +75,8 @@ class CollectedSteps(NamedTuple):
     sim_s: float
     late: LateRewards
     """Changes of the rewards of steps of earlier batches, as numpy arrays; `back` counts from the last record."""
+    scalars: Mapping[str, float]
+    """Scalars to log of the sim and its reward sources."""
 
 
 class Ready(NamedTuple):
@@ -145,6 +149,8 @@ def act(connection: Connection) -> None:
         connection: connection to the learner, whose first message is the `ActorRecipe`.
     """
     end_with_parent(GRACE_S)
+    # it ends with the learner, and may have children: reward sources score in processes of their own
+    multiprocessing.current_process().daemon = False
     try:
         _act(connection, connection.recv())
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -189,7 +195,8 @@ def _act(connection: Connection, recipe: ActorRecipe) -> None:
             episodes, returns = to_numpy(out.episodes), to_numpy(out.returns)
             records, late = outbox.take()
             counts = (out.env_steps, out.corrected, collector.sim_s)
-            connection.send(CollectedSteps(records, episodes, returns, *counts, late))
+            scalars = sim.take_run_scalars() if isinstance(sim, HasRunScalars) else {}
+            connection.send(CollectedSteps(records, episodes, returns, *counts, late, scalars))
     finally:
         if watcher is not None:
             watcher.close()

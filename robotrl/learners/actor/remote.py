@@ -230,6 +230,7 @@ class RemoteReplayCollector:
         """Seconds that the learner has waited for the actor."""
         self.late_lost = 0
         """Number of late rewards whose steps were no longer there."""
+        self._logged: list[Mapping[str, float]] = []
         self._make_sim, self._made, self._acting, self._budget, self._cfg = make_sim, made, acting, budget, cfg
         self._watch: Watch | None = None
         self._actor: ActorProcess | None = None
@@ -265,8 +266,12 @@ class RemoteReplayCollector:
         return loggable_scalars(self.take(steps)) | self.scalars()
 
     def scalars(self) -> dict[str, float]:
-        """Return the scalars to log of the actor process."""
-        own = {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
+        """Return the scalars to log of the actor process and its sim, means over the batches since the last call."""
+        names = dict.fromkeys(name for one in self._logged for name in one)
+        found = {name: [one[name] for one in self._logged if name in one] for name in names}
+        self._logged = []
+        sim = {name: sum(values) / len(values) for name, values in found.items()}
+        own = sim | {"actor_restarts": float(self.restarts), "actor_wait_s": self.waited_s}
         return own | ({"late_rewards_lost": float(self.late_lost)} if self.late_lost else {})
 
     def take(self, steps: int) -> Collected:
@@ -289,6 +294,7 @@ class RemoteReplayCollector:
         self.late_lost += self.memory.replay.add_late(LateRewards(*map(to_torch, batch.late)))
         if self._made.normalizer is not None:
             self._made.take({key: torch.cat([obs[key] for obs in seen]) for key in seen[0]})
+        self._logged.append(batch.scalars)
         self.env_steps += batch.env_steps
         episodes, returns = torch.from_numpy(batch.episodes), torch.from_numpy(batch.returns)
         return Collected(batch.env_steps, episodes, returns, batch.corrected)

@@ -41,6 +41,23 @@ class RewardLog:
         return found
 
 
+class LoggedSim(WrappedSim):
+    """Wrapper of the sim of an actor process, which gives the scalars to log to the run; made by `declared`.
+
+    Args:
+        sim: the sim.
+        log: what the sim's sources log.
+    """
+
+    def __init__(self, sim: Any, log: RewardLog) -> None:
+        super().__init__(sim)
+        self._log = log
+
+    def take_run_scalars(self) -> dict[str, float]:
+        """See `HasRunScalars`."""
+        return self._log.take()
+
+
 class ReturnsSim(WrappedSim):
     """Wrapper that sums the sim's own rewards over each episode; made by `robotrl.sims.wrapper.declared`.
 
