@@ -68,13 +68,14 @@ class RiskGraph:
 
     def __init__(self, data: bytes, measured: int, actions: int, name: str = RISK_FILE) -> None:
         self.program = read_program(data, measured, actions, name)
-        self._rows = [np.zeros(measured, np.float32), np.zeros(actions, np.float32)]
+        self._rows: list[np.ndarray] = [np.zeros(measured, np.float32), np.zeros(actions, np.float32)]
         self._runs: list[_Run] = []
         for register in self.program.registers:
-            held = register.values is not None
-            self._rows.append(register.values if held else np.zeros(register.width, np.float32))
-            if not held:
-                self._runs.append(self._run(register, self._rows[-1]))
+            if register.values is not None:
+                self._rows.append(register.values)
+                continue
+            self._rows.append(np.zeros(register.width, np.float32))
+            self._runs.append(self._run(register, self._rows[-1]))
         found = self(np.zeros(measured, np.float32), np.zeros(actions, np.float32))
         if not 0.0 <= found <= 1.0:
             raise DataError(f"{name}: gives a risk of {found} for zeros: expected 0 to 1")

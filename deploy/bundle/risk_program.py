@@ -1,8 +1,8 @@
 """Program of a risk graph: what a servo of either runtime computes, read from ONNX once.
 
 A program is a list of registers, each a row of float32: first the measurements, then the action, then constants and
-results of registers before them. `robotrl.deploy.bundle.risk_graph` runs it with numpy, and the C++ servo by loops of its
-own (`native/src/risk.cpp`). Both do the same operations of IEEE 754 in the same order, so they find the same bits.
+results of registers before them. `robotrl.deploy.bundle.risk_graph` runs it with numpy, and the C++ servo by loops of
+its own (`native/src/risk.cpp`). Both do the same operations of IEEE 754 in the same order, so they find the same bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The safety chain of the C++ servo, and the whole servo, with the interface of the Python one, for tests and benches that compare them."""
+"""The C++ servo and its safety chain, with the interfaces of the Python ones, for tests and benches."""
 
 from __future__ import annotations
 

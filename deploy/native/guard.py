@@ -47,9 +47,7 @@ class NativeGuard:
         """
         observed, asked = self._rows(observation, action)
         risk = np.zeros(1, np.float32)
-        recovers = self._library.guard_recovers(
-            self._guard, observed.ctypes.data, asked.ctypes.data, risk.ctypes.data
-        )
+        recovers = self._library.guard_recovers(self._guard, observed.ctypes.data, asked.ctypes.data, risk.ctypes.data)
         return bool(recovers), risk[0]
 
     def time_ns(self, observation: np.ndarray, action: np.ndarray, count: int) -> float:

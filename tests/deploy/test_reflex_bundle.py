@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from torch import Tensor, nn
 
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
@@ -22,7 +22,7 @@ from robotrl.api.exporting import export as export_run
 from robotrl.cli.main import main
 from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle.bundle import open_bundle
-from robotrl.deploy.bundle.risk_graph import RiskGraph
+from robotrl.deploy.bundle.risk_graph import RiskGraph, sigmoid
 from robotrl.deploy.control.log import Tick, array_of, read_log
 from robotrl.deploy.control.replay import replay
 from robotrl.deploy.control.run import run_control
@@ -40,51 +40,17 @@ from robotrl.run.checkpoint import write_checkpoint
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.testing.algorithms import fresh_policy
 from tests.kits.real_time import undisturbed
+from tests.kits.reflex_kit import FAST_MPS, Reflexes, Watched, watched_bundle
 from tests.kits.refusals import raises_naming
 
 CART = "sim:tests.kits.deploy_cart:make_cart"
-FAST_MPS = 0.3
-
-
-class Reflexes(NamedTuple):
-    threshold: float = 0.5
-    recovery: tuple[float, ...] = (0.0, 1.0)
-    columns: tuple[str, ...] = ("cart_vel",)
-    servo_dt_s: float | None = 0.005
-
-
-class Fast(nn.Module):
-    """Finds it risky to be faster than `FAST_MPS` one control period of a push later; a braking push is not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 2), nn.Linear(2, 1)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.zero_()
-            self.first.weight[:, 0] = torch.tensor([100.0, -100.0])
-            self.first.weight[:, 1] = torch.tensor([2.0, -2.0])
-            self.last.weight.fill_(1.0)
-            self.last.bias.fill_(-100 * FAST_MPS)
-
-    def forward(self, measured: Tensor, action: Tensor) -> Tensor:
-        return self.last(torch.relu(self.first(torch.cat([measured, action], dim=1)))).squeeze(1)
-
-
-class Watched(kit.SteerToGoal):
-    """Pushes the cart to its goal, with a reflex that lets it roll where it is fast."""
-
-    def __init__(self, cfg: Reflexes = Reflexes()) -> None:  # noqa: B008
-        super().__init__()
-        self.risk, self.cfg = Fast(), cfg
+LOW_M = 0.06
+"""Height of the pad above the estimated surface below which the critic of `press` finds every action risky."""
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reflex") / "watched.bundle"
-    export(Watched(), path, observations=kit.recorded())
-    kit.wait_for_observations(path)
-    return path
+    return watched_bundle(tmp_path_factory.mktemp("reflex") / "watched.bundle")
 
 
 # the graph
@@ -117,6 +83,15 @@ def test_numpy_computes_a_critics_risk_as_torch_does() -> None:
     assert np.isnan(graph(np.full(3, np.nan, np.float32), np.zeros(2, np.float32)))
 
 
+def test_a_sigmoid_of_arithmetic_alone_is_one() -> None:
+    for x in np.random.default_rng(0).normal(0, 30, 2000).tolist():
+        assert sigmoid(x) == pytest.approx(0.5 * (1 + math.tanh(0.5 * x)) if x > -20 else math.exp(x), rel=1e-8)
+    assert (sigmoid(0.0), sigmoid(-0.0), sigmoid(math.inf)) == (0.5, 0.5, 1.0)
+    # in float32, in which a risk is kept
+    assert (np.float32(sigmoid(-3e38)), np.float32(sigmoid(-math.inf))) == (0.0, 0.0)
+    assert math.isnan(sigmoid(math.nan))
+
+
 def edited(change: Callable[[onnx.GraphProto], object]) -> bytes:
     model = onnx.load_from_string(policy_bytes(Watched()))
     change(model.graph)
@@ -138,6 +113,30 @@ def test_a_graph_that_is_no_perceptron_is_refused() -> None:
 
     with pytest.raises(DataError, match=r"risk\.onnx: cannot be computed"):
         RiskGraph(edited(narrow), 1, 2)
+
+
+def attribute(graph: onnx.GraphProto, kind: str, name: str, value: int | float) -> None:
+    node = next(node for node in graph.node if node.op_type == kind)
+    for i, known in enumerate(node.attribute):
+        if known.name == name:
+            del node.attribute[i]
+            break
+    node.attribute.append(helper.make_attribute(name, value))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda graph: attribute(graph, "Concat", "axis", 0), "Concat has axis 0: expected 1"),
+        (lambda graph: attribute(graph, "Gemm", "alpha", 2.0), "Gemm scales or transposes its input"),
+        (lambda graph: graph.node[-1].output.__setitem__(0, "other"), "output 'risk' is not 1 computed number"),
+        (lambda graph: graph.node[1].input.__setitem__(0, "later"), "reads 'later' before it is computed"),
+        (lambda graph: graph.node[1].input.pop(), "Gemm has 1 inputs, expected 2"),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_refused(change: Callable[[onnx.GraphProto], object], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        RiskGraph(edited(change), 1, 2)
 
 
 # the manifest
@@ -227,9 +226,9 @@ def test_a_record_keeps_the_count_of_recoveries(recoveries: int) -> None:
 
 
 @undisturbed
-def test_the_servo_sends_the_recovery_between_control_ticks(bundle: Path, tmp_path: Path) -> None:
+def test_the_servo_sends_the_recovery_between_control_ticks(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
     log = tmp_path / "log.jsonl"
-    report = run_control(bundle, CART, episodes=2, limit_s=5.0, log=log)
+    report = run_control(bundle, CART, episodes=2, limit_s=5.0, log=log, runtime=runtime)
     header, records = read_log(log)
     ticks = [r for r in records if r["kind"] == "tick"]
     place = header["observations"]["state"].index("cart_vel")
@@ -245,16 +244,56 @@ def test_the_servo_sends_the_recovery_between_control_ticks(bundle: Path, tmp_pa
     assert (again.policy_max_abs, again.sent_max_abs, again.verdicts_differ) == (0.0, 0.0, 0)
 
 
-def test_another_rate_is_refused(bundle: Path) -> None:
+def test_another_rate_is_refused(bundle: Path, runtime: Runtime) -> None:
     with pytest.raises(ConfigError, match="servo_hz is 100: the bundle's reflex learned at 200 Hz"):
-        run_control(bundle, CART, episodes=1, servo_hz=100.0)
+        run_control(bundle, CART, episodes=1, servo_hz=100.0, runtime=runtime)
 
 
-def test_the_native_servo_refuses_it(bundle: Path, runtime: Runtime) -> None:
-    if runtime == "python":
-        return
-    with pytest.raises(ConfigError, match="runtime is 'native': this bundle has a reflex"):
-        run_control(bundle, CART, episodes=1, runtime="native")
+@pytest.fixture(scope="module")
+def press(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle for the arm that presses: the policy goes down, and the critic sends it up below `LOW_M`."""
+    folder = tmp_path_factory.mktemp("press")
+    sim = make_sim("mujoco/press", 1)
+    torch.manual_seed(0)
+    task = fresh_policy(GaussianCfg(horizon=1, hidden=(16,)), sim)
+    task.control_dt_s = sim.control_dt_s
+    columns = tuple(sim.servo_spec.names)
+    watched = GuardedCfg(0.3, tuple(sim.retract), columns, 0.005, hidden=(64, 64)).build(task)
+    with torch.no_grad():
+        task.net.layers[-1].bias[2] = -0.1
+        # one unit of each layer is the depth below the height, beside many that say little
+        first, second, last = (watched.risk.net.layers[i] for i in (0, 2, 4))
+        for layer in (first, second):
+            layer.weight[0] = 0.0
+        first.weight[0, columns.index("tip_above_estimate")], first.bias[0] = -1.0, LOW_M
+        second.weight[0, 0], second.bias[0], last.weight[0, 0] = 1.0, 0.0, 1e5
+    write_checkpoint(folder / "run", {"policy": policy_tree(watched)}, step=1, kind="test")
+    export_run(folder / "run", folder / "press.bundle", sim="mujoco/press")
+    return folder / "press.bundle"
+
+
+@undisturbed
+def test_an_arm_is_guarded(press: Path, tmp_path: Path, runtime: Runtime) -> None:
+    log = tmp_path / "log.jsonl"
+    report = run_control(
+        press, "sim:mujoco/press", episodes=2, limit_s=2.0, log=log, runtime=runtime, accept_start=True
+    )
+    header, records = read_log(log)
+    ticks = [r for r in records if r["kind"] == "tick"]
+    fired = [r for r in ticks if r["reason"] & Reason.REFLEX]
+    place = header["observations"]["state"].index("tip_above_estimate")
+    height = [float(array_of(r["obs"]["state"])[place]) for r in ticks]
+    # a control period at the policy's speed is 4 mm
+    assert LOW_M - 0.004 < min(height) < LOW_M
+    assert sum(r.get("recoveries", 0) for r in ticks) > len(fired)
+    assert 0 < len(fired) == report.safety.reasons["reflex"] < len(ticks) == report.safety.ticks
+    assert (report.runtime, report.safety.held, report.safety.damped) == (runtime, 0, 0)
+    reflex = open_bundle(press).manifest.reflex
+    assert reflex is not None
+    for record in fired:
+        assert np.array_equal(np.float32(record["sent"]), np.float32(reflex.recovery))
+    again = replay(log, press)
+    assert (again.ticks, again.policy_max_abs, again.sent_max_abs, again.verdicts_differ) == (len(ticks), 0.0, 0.0, 0)
 
 
 # export

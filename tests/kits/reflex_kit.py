@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,7 +84,7 @@ def random_perceptron(rng: np.random.Generator, measured: int, actions: int, gai
         helper.make_node("Mul", [constant("half"), "moved"], ["asked"]),
         helper.make_node("Concat", ["seen", "asked"], ["row0"], axis=1),
     ]
-    for i, (k, n) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (k, n) in enumerate(itertools.pairwise(widths)):
         last, turned = i == len(widths) - 2, bool(rng.integers(2))
         size = (gain if last else 1.5) / np.sqrt(k)
         weights = constant(f"weights{i}", *((n, k) if turned else (k, n)), scale=size)

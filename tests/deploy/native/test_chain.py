@@ -87,11 +87,21 @@ def test_both_chains_give_the_same_bits(seed: int) -> None:
             observed = list(BAD)[int(rng.integers(len(list(BAD))))]
         with np.errstate(all="ignore"):
             action = drawn_action(rng, limits)
-            verdict = ours.decide(observed, action)
-        sent, mode, reason = theirs.decide(observed, action)
+            # a recovery lies within the bundle's limits, and those of a site may be tighter
+            wide = rng.uniform(1.0, 1.5) if rng.random() < 0.3 else rng.uniform(0.0, 1.0)
+            recovery = (limits.high * np.float32(wide)).astype(np.float32) if rng.random() < 0.3 else None
+            verdict = ours.decide(observed, action, recovery)
+        sent, mode, reason = theirs.decide(observed, action, recovery)
         assert (mode, reason) == (verdict.mode, verdict.reason)
         assert sent.tobytes() == verdict.action.tobytes(), (action, sent, verdict.action)
         seen.update(reason)
+        # servo ticks between two control ticks; they change nothing that the next control tick sees
+        for instead in (recovery, None) if action is not None and action.shape == limits.low.shape else ():
+            with np.errstate(all="ignore"):
+                verdict = ours.between(action, instead)
+            sent, mode, reason = theirs.between(action, instead)
+            assert (mode, reason) == (verdict.mode, verdict.reason)
+            assert sent.tobytes() == verdict.action.tobytes(), (action, instead, sent, verdict.action)
     assert theirs.counters == ours.counters
     assert len(seen) > 3, "the sequence reaches several branches"
 

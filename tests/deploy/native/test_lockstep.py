@@ -11,18 +11,33 @@ import numpy as np
 import pytest
 
 import tests.kits.deploy_kit as kit
+from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Limit, Manifest, parse, sealed
 from robotrl.deploy.bundle.match import wire
 from robotrl.deploy.control.bad_tick import fault_words
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.inference.link import AnswerKind
 from robotrl.deploy.native.lockstep import LockstepCfg, LockstepResult, robot_info, run_in_lockstep
+from robotrl.deploy.native.settings import BlockWriter
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.driver import TimedObservation
 from robotrl.deploy.servo.link import RecordKind
-from tests.kits import camera_policy, serve_kit
+from robotrl.deploy.servo.records import tick_of_record
+from robotrl.deploy.servo.reflex import RiskGuard
+from robotrl.errors import DataError
+from tests.kits import camera_policy, reflex_kit, serve_kit
 from tests.kits.camera_cart import make as make_camera_cart
 from tests.kits.deploy_cart import Cart
+
+
+class Commanded(Cart):
+    """A cart that counts its commands."""
+
+    commands = 0
+
+    def command(self, action: np.ndarray) -> None:
+        self.commands += 1
+        super().command(action)
 
 
 class FaultyCart(Cart):
@@ -94,6 +109,7 @@ def both(
     late: float = 0.0,
     seed: int = 0,
     episodes: int = 2,
+    risk: bytes | None = None,
 ) -> LockstepResult:
     """Run both servos, and compare; the result of the Python one."""
 
@@ -103,7 +119,7 @@ def both(
         return lambda: int(rng.uniform(0, 3) * period_ns if rng.random() < late else rng.integers(0, 100_000))
 
     ours, theirs = (
-        run_in_lockstep(kind, manifest, robot(), infer(), range(1100, 1100 + episodes), cfg, lateness())
+        run_in_lockstep(kind, manifest, robot(), infer(), range(1100, 1100 + episodes), cfg, lateness(), risk)
         for kind in ("python", "native")
     )
     wanted, found = bits(ours), bits(theirs)
@@ -123,7 +139,7 @@ def variant(manifest: Manifest, rng: np.random.Generator) -> Manifest:
     """Another interpolation, way to hold, blend-in, limit of steps, patience and number of executed actions."""
     timing = replace(
         manifest.timing,
-        interpolation=("hold", "linear")[int(rng.integers(2))],
+        interpolation="hold" if manifest.reflex is not None else ("hold", "linear")[int(rng.integers(2))],
         execute=int(rng.integers(1, manifest.timing.chunk_length + 1)),
         max_observation_age_s=float(rng.choice([0.04, 0.1, 0.2])),
     )
@@ -235,3 +251,116 @@ def test_cameras_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     )
     reasons = Reason(int(np.bitwise_or.reduce([r.numbers[12] for r in found.records])))
     assert reasons & (Reason.OBS_STALE if silent else Reason.OBS_FROZEN)
+
+
+# a reflex
+
+COLUMNS = ("cart_vel", "goal_pos", "cart_pos")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return reflex_kit.watched_bundle(tmp_path_factory.mktemp("reflex") / "watched.bundle")
+
+
+@pytest.fixture(scope="module")
+def guarded(watched: Path) -> Manifest:
+    return with_reflex(open_bundle(watched).manifest, 0.5)
+
+
+def with_reflex(manifest: Manifest, threshold: float) -> Manifest:
+    """Another threshold, more that is read, and a recovery of which a part is beyond the tighter limits of a site."""
+    assert manifest.reflex is not None
+    reflex = replace(manifest.reflex, threshold=threshold, columns=COLUMNS, recovery=(-1.5, 1.0))
+    return sealed(replace(manifest, reflex=reflex))
+
+
+def recoveries_of(found: LockstepResult, manifest: Manifest) -> tuple[int, int]:
+    """Control ticks with a recovery, and servo ticks with one."""
+    size, width = wire(manifest, robot_info(Cart(0))).observation_size, len(manifest.action.names)
+    records = [r for r in found.records if r.numbers[0] == RecordKind.TICK]
+    ticks = [tick_of_record(r, size, width, 0)[1] for r in records]
+    return sum(bool(tick.reason & Reason.REFLEX) for tick in ticks), sum(tick.recoveries for tick in ticks)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_reflex_acts_in_the_same_ticks_whatever_happens(guarded: Manifest, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    made = variant(guarded, rng)
+    rate, slow, wrong, late = (float(rng.choice(odds)) for odds in ([0, 0.02], [0, 0.1, 1.0], [0, 0.1], [0, 0.02]))
+    cfg = LockstepCfg(
+        steps=int(rng.choice([1, 4, 5])),
+        limit_s=0.6,
+        inference_s=float(rng.choice([0.0, 0.03])),
+        dry_run=seed % 5 == 4,
+        accept_start=True,
+    )
+    risk = reflex_kit.random_perceptron(rng, len(COLUMNS), 2, gain=2.0)
+    both(made, lambda: FaultyCart(seed, rate), lambda: scripted(made, seed, slow, wrong), cfg, late, seed, risk=risk)
+
+
+def test_a_reflex_comes_and_goes_between_control_ticks(watched: Path) -> None:
+    """The cart is pushed to and fro: it becomes too fast within a control period, and slower with the next push."""
+    opened = open_bundle(watched)
+    manifest = opened.manifest
+
+    def infer(request: Message) -> tuple[Message, int]:
+        push = np.zeros((manifest.timing.chunk_length, 2), np.float32)
+        push[:, 0] = 2.0 if request.tick // 5 % 2 == 0 else -2.0
+        return request._replace(kind=int(AnswerKind.CHUNK), values=push.ravel()), 1_000_000
+
+    cfg = LockstepCfg(limit_s=2.0, accept_start=True)
+    found = both(manifest, lambda: FaultyCart(0, 0.0), lambda: infer, cfg, episodes=1, risk=opened.risk)
+    ticks = [r for r in found.records if r.numbers[0] == RecordKind.TICK]
+    control, servo = recoveries_of(found, manifest)
+    assert 0 < control < len(ticks) and control < servo < cfg.steps * len(ticks)
+    # a command between two control ticks has a number of its own
+    assert max(command.tick for command in found.commands) > len(ticks)
+    assert any(command.reason & Reason.REFLEX for command in found.commands)
+    reasons = found.summary["reasons"]
+    assert isinstance(reasons, dict) and reasons["reflex"] == control
+
+
+def test_a_risk_of_exactly_the_threshold_passes_in_both_servos(guarded: Manifest) -> None:
+    risk = reflex_kit.random_perceptron(np.random.default_rng(5), len(COLUMNS), 2)
+
+    def first_reason(threshold: float) -> tuple[Reason, float]:
+        """Reasons of the first tick with an action, and the risk of that."""
+        made = with_reflex(guarded, threshold)
+        found = both(
+            made,
+            lambda: FaultyCart(0, 0.0),
+            lambda: scripted(made, 0, 0.0, 0.0),
+            LockstepCfg(limit_s=0.2, accept_start=True),
+            risk=risk,
+        )
+        records = [r for r in found.records if r.numbers[0] == RecordKind.TICK]
+        ticks = [tick_of_record(r, wire(made, robot_info(Cart(0))).observation_size, 2, 0)[1] for r in records]
+        tick = next(tick for tick in ticks if tick.policy is not None)
+        guard, order = RiskGuard(made, risk), wire(made, robot_info(Cart(0))).observations["state"]
+        assert tick.policy is not None
+        return Reason(tick.reason), guard.risk(tick.observation[order][guard.columns], tick.policy)
+
+    exact = first_reason(0.5)[1]
+    assert 0.0 < exact < 1.0
+    for threshold, fires in ((exact, False), (np.nextafter(exact, 0), True), (np.nextafter(exact, 1), False)):
+        reason, again = first_reason(float(threshold))
+        assert (bool(reason & Reason.REFLEX), again) == (fires, exact)
+
+
+def test_a_servo_whose_reflex_does_not_fit_ends_before_it_commands(
+    guarded: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = BlockWriter.program
+    monkeypatch.setattr(BlockWriter, "program", lambda out, program: whole(out, program._replace(result=99)))
+    robot = Commanded(0)
+    with pytest.raises(DataError, match="the native servo: the settings' reflex: a risk that is not one number"):
+        run_in_lockstep(
+            "native",
+            guarded,
+            robot,
+            scripted(guarded, 0, 0.0, 0.0),
+            [1100],
+            risk=reflex_kit.random_perceptron(np.random.default_rng(0), len(COLUMNS), 2),
+        )
+    assert robot.commands == 0
