@@ -18,14 +18,26 @@ from robotrl.deploy.control.bad_tick import fault_words
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.inference.link import AnswerKind
 from robotrl.deploy.native.lockstep import LockstepCfg, LockstepResult, robot_info, run_in_lockstep
+from robotrl.deploy.native.settings import BlockWriter
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.driver import TimedObservation
 from robotrl.deploy.servo.link import RecordKind
 from robotrl.deploy.servo.records import tick_of_record
 from robotrl.deploy.servo.reflex import RiskGuard
+from robotrl.errors import DataError
 from tests.kits import camera_policy, reflex_kit, serve_kit
 from tests.kits.camera_cart import make as make_camera_cart
 from tests.kits.deploy_cart import Cart
+
+
+class Commanded(Cart):
+    """A cart that counts its commands."""
+
+    commands = 0
+
+    def command(self, action: np.ndarray) -> None:
+        self.commands += 1
+        super().command(action)
 
 
 class FaultyCart(Cart):
@@ -365,3 +377,21 @@ def test_a_risk_of_exactly_the_threshold_passes_in_both_servos(guarded: Manifest
     for threshold, fires in ((exact, False), (np.nextafter(exact, 0), True), (np.nextafter(exact, 1), False)):
         reason, again = first_reason(float(threshold))
         assert (bool(reason & Reason.REFLEX), again) == (fires, exact)
+
+
+def test_a_servo_whose_reflex_does_not_fit_ends_before_it_commands(
+    guarded: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = BlockWriter.program
+    monkeypatch.setattr(BlockWriter, "program", lambda out, program: whole(out, program._replace(result=99)))
+    robot = Commanded(0)
+    with pytest.raises(DataError, match="the native servo: the settings' reflex: a risk that is not one number"):
+        run_in_lockstep(
+            "native",
+            guarded,
+            robot,
+            scripted(guarded, 0, 0.0, 0.0),
+            [1100],
+            risk=reflex_kit.random_perceptron(np.random.default_rng(0), len(COLUMNS), 2),
+        )
+    assert robot.commands == 0
