@@ -112,7 +112,7 @@ def test_a_resumed_run_keeps_to_its_budget(tmp_path):
         resumed.load(state)
         off.run(resumed, 4)
         assert len(server.calls) == 40
-        assert resumed.experience._recorder.metrics()["guidance/calls"] == 40
+        assert resumed.experience._recorder.metrics()["guidance/requests_paid"] == 40
         resumed.close()
 
 

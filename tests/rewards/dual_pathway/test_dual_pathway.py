@@ -212,7 +212,8 @@ def test_late_reordered_and_retried_risks_land_on_their_steps(static: bool) -> N
     opened = sum(opens(number) for number in range(STEPS * ENVS))
     assert found.metrics["gate_asked"] == len(asked) and found.metrics["gate_held"] == opened - len(asked) > 5
     assert found.metrics["gate_open"] == pytest.approx(opened / (STEPS * ENVS)) and not found.metrics["gate_missed"]
-    assert found.metrics["dynamic/retries"] > 0 and found.metrics["dynamic/valid"] == len(asked)
+    assert found.metrics["dynamic/retries"] > 0 and found.metrics["dynamic/valid"] == 1.0
+    assert found.metrics["dynamic/submitted"] == len(asked)
 
 
 def test_a_gate_that_decides_late_asks_about_the_clip_of_its_own_step() -> None:
@@ -255,8 +256,9 @@ def test_a_spent_budget_leaves_the_static_path_and_counts_what_was_missed() -> N
         warnings.simplefilter("ignore")
         found = walked(OnWalk(server, at_once, endpoint_of(server, max_requests=5, concurrency=1)))
         asked = sorted(divmod(number_of(call.picture), ENVS) for call in server.calls)
-    assert len(asked) == 5 == found.metrics["dynamic/calls"]
-    assert found.metrics["gate_missed"] + found.metrics["dynamic/refused"] > 5
+    assert len(asked) == 5 == found.metrics["dynamic/requests_paid"]
+    refused = found.metrics["dynamic/refused"] * found.metrics["dynamic/submitted"]
+    assert found.metrics["gate_missed"] + refused > 5
     late = np.arange(STEPS) > max(t for t, _ in asked) + AGE
     assert found.reward[late] == pytest.approx(
         static_score(np.arange(STEPS * ENVS).reshape(STEPS, ENVS))[late], abs=1e-5

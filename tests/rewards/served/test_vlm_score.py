@@ -90,7 +90,10 @@ def test_late_reordered_and_retried_scores_land_on_their_steps() -> None:
             asked = t - t % 2
             expected = asked * 5 + n if asked >= began[t, n] else 0
             assert found[t, n] == pytest.approx(expected, abs=0.1), (t, n)
-    assert metrics["scoring/vlm-score/retries"] > 5 and metrics["scoring/vlm-score/valid"] == 150
+    assert (
+        metrics["scoring/vlm-score/retries"] > 5
+        and metrics["scoring/vlm-score/submitted"] * metrics["scoring/vlm-score/valid"] == 150
+    )
 
 
 def test_a_clip_has_the_frames_of_its_own_episode() -> None:
@@ -124,7 +127,7 @@ def test_a_silent_server_stops_nobody_and_its_steps_are_invalid() -> None:
             found = walked(made, 5)
         assert not found.any()
         metrics = made.rewards.metrics()
-        assert metrics["scoring/vlm-score/timed_out"] + metrics["scoring/vlm-score/failed"] == 10
+        assert metrics["scoring/vlm-score/timed_out"] + metrics["scoring/vlm-score/failed"] == 1.0
         made.close()
 
 
@@ -143,6 +146,22 @@ def test_the_budget_and_what_was_paid_outlive_a_resume() -> None:
         assert again.rewards.metrics()["scoring/vlm-score/cost"] == pytest.approx(0.9)
         again.close()
         assert len(server.calls) == 9
+
+
+def test_a_cost_that_nobody_knows_ends_the_budget_also_after_a_resume() -> None:
+    with ChatServer(number, fault=lambda n: "oversized") as server:
+        limited = EndpointCfg(base_url=server.base_url, model="m", max_cost=0.9, prompt_price=0.1, concurrency=1)
+        cfg = replace(cfg_of(server), every=1, frame_gap=1, patient=True, endpoint=limited)
+        with pytest.warns(UserWarning, match="how many tokens"):
+            first: Any = on_walk(Walk(1), cfg)
+            walked(first, 4)
+            state = first.get_state()
+            first.close()
+            again: Any = on_walk(Walk(1), cfg)
+            again.set_state(state)
+            walked(again, 4, seed=1)
+            again.close()
+        assert len(server.calls) == 1
 
 
 def test_scores_of_answers_by_hand() -> None:
