@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -373,6 +374,44 @@ def test_a_detector_of_ones_own_is_a_gate(clip: str) -> None:
     _, shut, _ = driven(dual(clip, gate_threshold=256.0, **own), 10)
     _, wide, _ = driven(dual(clip, gate_threshold=0.0, **own), 10)
     assert shut["gate_open"] == 0.0 and wide["gate_open"] == 1.0
+
+
+def test_what_changes_no_score_makes_no_other_reward(clip: str, tmp_path: Path) -> None:
+    sim = drive(1)
+    endpoint = EndpointCfg(model="m")
+
+    def identity(answers: str | None = None, **changes: Any) -> str:
+        source = dual(clip, **({"risk": "endpoint", "endpoint": endpoint} | changes)).build(
+            sim, RewardSetup(1.0, answers)
+        )
+        source.close()
+        return source.identity
+
+    same: list[dict[str, Any]] = [{"wait_s": 2.0}, {"patient": True}, {"truth_ttc_s": 9.0}, {"kept_steps": 99}]
+    same += [{"endpoint": replace(endpoint, max_requests=5)}, {"endpoint": replace(endpoint, concurrency=2)}]
+    same.append({"answers": str(tmp_path)})
+    assert {identity(**changes) for changes in same} == {identity()}
+    assert len(list(tmp_path.glob("*/scorer.json"))) == 1, "answers are kept with the run"
+    other: list[dict[str, Any]] = [{"question": "how safe?"}, {"high": 5.0}, {"ask_gap": 5}, {"view": "top"}]
+    other += [{"endpoint": replace(endpoint, model="n")}, {"endpoint": replace(endpoint, temperature=1.0)}]
+    found = [identity(**changes) for changes in [{}, *other]]
+    assert len(set(found)) == len(found)
+
+
+def test_what_is_known_of_prices_outlives_a_resume() -> None:
+    with ChatServer(asked_risk, fault=lambda n: "oversized") as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        limits = endpoint_of(server, max_cost=1.0, prompt_price=1.0, concurrency=1)
+        first, again = (OnWalk(server, at_once, limits).build(Walk(ENVS), RewardSetup()) for _ in range(2))
+        assert first._dynamic is not None and again._dynamic is not None
+        clips = np.zeros((2, 3, 4, 6, 3), np.uint8)
+        assert first._dynamic.scores.submit(np.array([0]), clips[:1]).all()
+        first._dynamic.scores.wait(20.0)
+        again.load(first.state())
+        assert not again._dynamic.scores.submit(np.array([1]), clips[1:]).any()
+        first.close()
+        again.close()
+    assert len(server.calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,6 +163,40 @@ def test_a_cost_that_nobody_knows_ends_the_budget_also_after_a_resume() -> None:
             walked(again, 4, seed=1)
             again.close()
         assert len(server.calls) == 1
+
+
+def test_what_changes_no_score_makes_no_other_reward() -> None:
+    sim = make_sim("bev/drive", 1, 0, obs="vector", agents=4)
+    base = VlmScoreCfg(question="how safe?", endpoint=EndpointCfg(model="m"))
+
+    def identity(cfg: VlmScoreCfg) -> str:
+        source = cfg.build(sim, RewardSetup())
+        source.close()
+        return source.identity
+
+    same: list[dict[str, Any]] = [{"wait_s": 2.0}, {"kept_steps": 77}, {"patient": True}]
+    limits: list[dict[str, Any]] = [{"max_requests": 5}, {"concurrency": 2}, {"retries": 1}, {"queue_size": 9}]
+    limits += [{"timeout_s": 9.0}, {"call_timeout_s": 9.0}, {"backoff_s": 1.0}, {"max_answer_bytes": 999}]
+    limits += [{"max_cost": 1.0, "prompt_price": 1.0}, {"answer_price": 1.0}]
+    other: list[dict[str, Any]] = [{"question": "how fast?"}, {"high": 5.0}, {"words": ("a", "b")}, {"every": 5}]
+    other += [{"max_age": 3}, {"frames": 2}, {"pixels": 64}, {"synthesis": "driving"}]
+    asked: list[dict[str, Any]] = [{"base_url": "http://127.0.0.1:9/v1"}, {"model": "n"}, {"temperature": 1.0}]
+    asked += [{"max_tokens": 9}, {"reply_format": "text"}]
+    same += [{"endpoint": replace(base.endpoint, **one)} for one in limits]
+    other += [{"endpoint": replace(base.endpoint, **one)} for one in asked]
+    assert {identity(replace(base, **changes)) for changes in same} == {identity(base)}
+    found = [identity(replace(base, **changes)) for changes in [{}, *other]]
+    assert len(set(found)) == len(found)
+
+
+def test_answers_are_kept_with_the_run_unless_a_directory_is_named(tmp_path: Path) -> None:
+    sim = make_sim("bev/drive", 1, 0, obs="none", agents=4)
+    base = VlmScoreCfg(question="how safe?", endpoint=EndpointCfg(model="m"))
+    named = replace(base, endpoint=replace(base.endpoint, answers=str(tmp_path / "own")))
+    for cfg, folder in ((base, "run"), (named, "own")):
+        cfg.build(sim, RewardSetup(answers=str(tmp_path / "run"))).close()
+        assert len(list((tmp_path / folder).glob("*/scorer.json"))) == 1
+    assert len(list((tmp_path / "run").iterdir())) == 1
 
 
 def test_scores_of_answers_by_hand() -> None:
