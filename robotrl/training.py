@@ -57,6 +57,8 @@ from robotrl.utils.media import grid, write_gif
 from robotrl.utils.progress import track
 
 FRAME_SIZE = (128, 96)
+ANSWERS = "answers"
+"""Folder of a run with the answers that it paid for."""
 FRAME_EVERY, FRAMES = 4, 16
 """Each evaluation renders a frame every `FRAME_EVERY` steps, at most `FRAMES` of them."""
 
@@ -398,20 +400,22 @@ def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
     return on_device(sim, device_of(cfg.device))
 
 
-def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | None) -> VecSim:
+def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | None, answers: str) -> VecSim:
     """Training sim with the configured rewards and curriculum; evaluations use neither.
 
     Args:
         cfg: the config.
         seed: seeds the sim.
         rewards: collects the means of each reward source. That of an actor process is given to the run by its sim.
+        answers: see `RewardSetup`.
     """
     sim = _make_sim(cfg, cfg.sim.num_envs, seed)
     if rewards is not None and isinstance(sim, HasEpisodeLog):
         rewards.episode_log = sim
     if cfg.rewards:
         sim = declared(ReturnsSim, sim)(sim, rewards)
-        sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo), None if rewards is None else rewards.means)
+        means = None if rewards is None else rewards.means
+        sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo, answers), means)
     if cfg.actor.process and rewards is not None:
         sim = declared(LoggedSim, sim)(sim, rewards)
     return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
@@ -455,6 +459,8 @@ def _setup(
                 write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)
             adapt(init_policy, cfg.lora, partial(probe, init_policy))
     device, remote = device_of(cfg.device), cfg.actor.process
+    # absolute: an actor process may have another working directory
+    answers = str((run_path / ANSWERS).resolve())
     if init_policy is not None:
         init_policy.to(device)
     if cfg.recompute and init_policy is not None:
@@ -462,7 +468,7 @@ def _setup(
     return Setup(
         # an actor process keeps its policy on the CPU, as on a robot
         make_sim=partial(
-            _make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed), rewards
+            _make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed), rewards, answers
         ),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
@@ -478,6 +484,7 @@ def _setup(
         resumed=state is not None,
         accept_data=cfg.accept_data,
         run=_name(run_path),
+        answers=answers,
     )
 
 

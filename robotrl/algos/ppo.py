@@ -229,7 +229,9 @@ class PpoLearner(Learner):
             )
         check_settings(cfg, self.policy.horizon)
         cfg.guidance.check()
-        guide = RolloutSuggestions(cfg.guidance, self.sim, self.policy, setup.seed) if cfg.guidance.on else None
+        guide = None
+        if cfg.guidance.on:
+            guide = RolloutSuggestions(cfg.guidance, self.sim, self.policy, setup.seed, setup.answers)
         self._guide = guide
         self._privileged = ObsNormalizer(hidden, self.world)
         self.critic = Critic(

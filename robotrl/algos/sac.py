@@ -224,7 +224,7 @@ class SacLearner(Learner):
             eps=1e-8,
         )
         self._generator = torch.Generator().manual_seed(setup.seed)
-        guide, memory = guide_of(cfg.guidance, sim, setup.seed), guided_buffers(cfg, setup, sim)
+        guide, memory = guide_of(cfg.guidance, setup, sim), guided_buffers(cfg, setup, sim)
         self._stepper = self.experience = experience_of(
             cfg, setup, sim, self._made, self._generator, memory=memory, guide=guide
         )

@@ -56,6 +56,8 @@ def thresholded(similarity: Tensor, threshold: float) -> Tensor:
 def episode_similarity(total: Tensor, sentence: Tensor) -> Tensor:
     """Similarity of a whole episode to a sentence (RoboCLIP, Sontakke et al. 2023), by the mean of its pictures.
 
+    Their encoder reads videos, and their policy observes the time; neither is here.
+
     Args:
         total: (D,) sum of the unit vectors of its pictures.
         sentence: (D,) unit vector.
@@ -89,10 +91,11 @@ def driving_synthesis(
     max_offset_m: float,
     max_heading_rad: float,
 ) -> Tensor:
-    """Hierarchical synthesis (VLM-RL, eq. 8): language says how fast to drive, the vehicle's state does the rest.
+    """Synthesis after VLM-RL's eq. 8: language says how fast to drive, the vehicle's state does the rest.
 
     The semantic score times the maximum speed is the desired speed. The reward is the closeness to it, times the
-    centering in the lane, times the alignment with it, each 0 to 1.
+    centering in the lane, times the alignment with it, each 0 to 1. Two parts of eq. 8 are left out: the factor of the
+    standard deviation of recent lateral offsets, and the base reward that is kept where it is negative.
 
     Args:
         semantic: (n,) score of the scene, 0 (dangerous) to 1 (clear).

@@ -60,6 +60,8 @@ class Setup(NamedTuple):
     """True if the user accepts the dataset's doubtful properties as correct."""
     run: str = ""
     """Name of the run, by which it recognizes its own files outside its directory; empty: it has none."""
+    answers: str | None = None
+    """Directory of the run in which answers that cost are kept, where the settings name none; None: there is no run."""
 
     def expected(self, updates: float) -> int:
         """Estimate the number of updates that the run will make.

@@ -171,11 +171,14 @@ class RewardSetup(NamedTuple):
 
     gamma: float = 1.0
     """Discount per env step of the algorithm; 1 for one that does not discount."""
+    answers: str | None = None
+    """Directory of the run in which sources keep answers that cost, where their settings name none; None outside a
+    run."""
 
     @classmethod
-    def of(cls, algo: object) -> RewardSetup:
+    def of(cls, algo: object, answers: str | None = None) -> RewardSetup:
         """The setup of a run with these settings of its algorithm."""
-        return cls(algo.gamma if isinstance(algo, Discounts) else 1.0)
+        return cls(algo.gamma if isinstance(algo, Discounts) else 1.0, answers)
 
 
 class RewardSourceCfg(Protocol):

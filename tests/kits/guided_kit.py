@@ -78,3 +78,8 @@ def place(level: float) -> float:
 
 def guided_setup(policy_cfg: Any, dataset: Any = None, init_policy: Any = None, envs: int = 4) -> Setup:
     return Setup(lambda: GuidedWalk(envs), policy_cfg, init_policy, dataset, 0)
+
+
+def make(num_envs: int, seed: int) -> GuidedWalk:
+    """What the registry calls."""
+    return GuidedWalk(num_envs, seed)

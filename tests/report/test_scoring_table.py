@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from robotrl.report.compare.scoring_table import scoring_rows, scoring_section
+import re
+
+from robotrl.report.compare.scoring_table import ScoringRow, scoring_rows, scoring_section
+from robotrl.rewards.endpoint.counters import EndpointCounters
+from robotrl.rewards.scoring.counters import ServiceCounters
 
 
 def test_rows_are_read_from_the_last_scalars() -> None:
@@ -22,6 +26,46 @@ def test_rows_are_read_from_the_last_scalars() -> None:
     for shown in ("98.0 %", "3.5", "1,020", "25.0 %", "57 ms", ">0<", ">-<"):
         assert shown in text, shown
     assert "0.3" not in text
+
+
+def test_a_served_model_shows_shares_like_the_scoring_service() -> None:
+    counters = EndpointCounters(submitted=1000, hits=400, dropped=32, refused=5, invalid=7, timed_out=3, valid=900)
+    endpoint = {"queue_length": 1.0, "requests_paid": 600.0, "cost": 0.5} | counters.scalars()
+    service = ServiceCounters(submitted=1000, hits=400, dropped=32, refused=5, invalid=7, timed_out=3).scalars()
+    last = {f"scoring/vlm-score/{key}": value for key, value in endpoint.items()}
+    last |= {f"scoring/contrast/{key}": value for key, value in service.items()}
+    last |= {f"scoring/contrast/{key}": endpoint[key] for key in ("queue_length", "requests_paid")}
+    last |= {f"reward_{key}/{name}": 0.5 for key in ("valid", "age") for name in ("vlm-score", "contrast")}
+    served, scored = (cells_of(row) for row in scoring_rows("run", last))
+    expected = {"scored": "600", "known": "40.0 %", "dropped": "3.2 %", "over budget": "0.5 %", "invalid": "0.7 %"}
+    expected |= {"too late": "0.3 %", "waiting": "1", "steps with a score": "50.0 %", "mean age, steps": "0.5"}
+    assert {head: served[head] for head in expected} == expected
+    assert {head: scored[head] for head in expected} == expected
+
+
+def test_each_path_of_a_source_is_a_row_with_the_steps_of_the_source() -> None:
+    last = {
+        "reward_valid/dual-pathway": 0.9,
+        "reward_age/dual-pathway": 2.0,
+        "scoring/dual-pathway/static/hit_rate": 0.2,
+        "scoring/dual-pathway/static/requests_paid": 9.0,
+        "scoring/dual-pathway/dynamic/hit_rate": 0.1,
+        "scoring/dual-pathway/dynamic/valid": 0.7,
+        "scoring/dual-pathway/gate_open": 0.1,
+        "scoring/preferences/answers": 3.0,
+    }
+    rows = scoring_rows("run", last)
+    assert [row.source for row in rows] == ["dual-pathway/static", "dual-pathway/dynamic", "preferences"]
+    for row, known in zip(rows[:2], ("20.0 %", "10.0 %"), strict=True):
+        cells = cells_of(row)
+        assert (cells["steps with a score"], cells["mean age, steps"], cells["known"]) == ("90.0 %", "2", known)
+
+
+def cells_of(row: ScoringRow) -> dict[str, str]:
+    """Texts of a row of the page, by their heads."""
+    text = scoring_section([row])
+    heads, cells = (re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", text) for tag in ("th", "td"))
+    return dict(zip(heads, cells, strict=True))
 
 
 def test_other_runs_have_no_section() -> None:

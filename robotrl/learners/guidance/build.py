@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from robotrl.learners.guidance.cfg import GuidanceCfg
@@ -14,8 +15,14 @@ from robotrl.learners.replay_collector import Guide, ReplayBuffers
 from robotrl.spec import VecSim
 
 
-def build_suggester(cfg: GuidanceCfg, sim: VecSim, seed: int) -> Suggester | None:
+def build_suggester(cfg: GuidanceCfg, sim: VecSim, seed: int, answers: str | None = None) -> Suggester | None:
     """Build the suggester; None without guidance.
+
+    Args:
+        cfg: settings.
+        sim: the training sim.
+        seed: seed of the suggester.
+        answers: directory of an endpoint's answers where the settings name none; None keeps them in memory only.
 
     Raises:
         ConfigError: a setting is out of range, or does not fit the sim.
@@ -25,16 +32,18 @@ def build_suggester(cfg: GuidanceCfg, sim: VecSim, seed: int) -> Suggester | Non
     cfg.check()
     if not cfg.on:
         return None
-    return PromptedSuggester(cfg, sim) if cfg.by == "endpoint" else Teacher(cfg, sim, seed)
+    if cfg.by == "endpoint":
+        return PromptedSuggester(replace(cfg, endpoint=cfg.endpoint.kept_in(answers)), sim)
+    return Teacher(cfg, sim, seed)
 
 
-def guide_of(cfg: GuidanceCfg, sim: VecSim, seed: int) -> Guide | None:
+def guide_of(cfg: GuidanceCfg, setup: Setup, sim: VecSim) -> Guide | None:
     """Build the guide of an off-policy learner; None without guidance.
 
     Raises:
         RobotrlError: see `build_suggester`.
     """
-    suggester = build_suggester(cfg, sim, seed)
+    suggester = build_suggester(cfg, sim, setup.seed, setup.answers)
     return None if suggester is None else Guide(suggester, cfg.wait_s)
 
 

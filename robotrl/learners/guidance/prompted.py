@@ -32,7 +32,8 @@ class NamedAction(NamedTuple):
 class PromptedSuggester:
     """Asks a vision-language model about the picture of each env; a `Suggester` that is always late.
 
-    An answer belongs to the step that it was asked for, however late it comes. Envs are asked every `every` steps.
+    An answer belongs to the step that it was asked for, however late it comes. Envs are asked every `every` steps, as
+    many as there is room for, in turn.
 
     Args:
         cfg: settings; its `by` is "endpoint".
@@ -53,14 +54,26 @@ class PromptedSuggester:
         self._width = spec.shape[0]
         self._endpoint = ChatEndpoint(cfg.endpoint, reply_of(self._named, spec), "algo.guidance.endpoint")
         self._step = 0
+        self._turn = 0
 
     def suggest(self, obs: Arrays, started: Tensor, tickets: Tensor) -> Tensor:
         """See `Suggester`; asks, and returns nothing yet."""
         del started
         self._step += 1
         if (self._step - 1) % self._cfg.every == 0:
-            self._endpoint.submit(tickets.numpy(), [self._prompt] * len(tickets), self._look(obs))
+            envs = self._asked(len(tickets))
+            if len(envs):  # a picture of an env that cannot be asked about would be drawn for nothing
+                self._endpoint.submit(tickets[envs].numpy(), [self._prompt] * len(envs), self._look(obs, envs))
         return torch.full((len(tickets), self._width), torch.nan)
+
+    def _asked(self, count: int) -> Tensor:
+        """Envs (n,) of `count` to ask about; those that are left out come first the next time."""
+        envs, room = torch.arange(count), self._endpoint.room
+        if count <= room:
+            return envs
+        envs = envs.roll(-self._turn)[:room]
+        self._turn = (self._turn + room) % count
+        return envs
 
     def arrived(self, limit_s: float = 0.0) -> Suggestions:
         """See `Suggester`; invalid answers are left out."""
@@ -82,11 +95,12 @@ class PromptedSuggester:
 
     def state(self) -> dict[str, Any]:
         """See `Suggester`: what was paid. Requests under way are not kept: their steps have no suggestion."""
-        return {"step": self._step, "paid": self._endpoint.state()}
+        return {"step": self._step, "turn": self._turn, "paid": self._endpoint.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Suggester`."""
-        self._step = int(state["step"])
+        # version 0.1 knew no turns
+        self._step, self._turn = int(state["step"]), int(state.get("turn", 0))
         self._endpoint.load(state["paid"])
 
     def close(self) -> None:
@@ -121,12 +135,12 @@ class SceneView:
         self._key = name if name in observed else None
         self._camera, self._pixels, self._sim = name, pixels, sim
 
-    def __call__(self, obs: Arrays) -> NDArray[np.uint8]:
-        """Pictures (N, h, w, 3) of all envs."""
+    def __call__(self, obs: Arrays, envs: Tensor) -> NDArray[np.uint8]:
+        """Pictures (n, h, w, 3) of envs (n,)."""
         if self._key is not None:
-            return obs[self._key].cpu().numpy()
+            return obs[self._key].cpu()[envs].numpy()
         assert isinstance(self._sim, HasCamera)
-        return self._sim.render(range(self._sim.num_envs), self._camera, self._pixels, self._pixels)
+        return self._sim.render(envs.tolist(), self._camera, self._pixels, self._pixels)
 
 
 def named_action(text: str, spec: Spec) -> NamedAction:

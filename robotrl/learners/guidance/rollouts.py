@@ -29,6 +29,7 @@ class RolloutSuggestions:
         sim: the training sim.
         policy: the policy in training.
         seed: seed of the suggester.
+        answers: see `build_suggester`.
 
     Raises:
         ConfigError: a setting is out of range, or the policy decides more than one action at once.
@@ -36,12 +37,12 @@ class RolloutSuggestions:
         DataError: a policy or a directory cannot be read.
     """
 
-    def __init__(self, cfg: GuidanceCfg, sim: VecSim, policy: Any, seed: int) -> None:
+    def __init__(self, cfg: GuidanceCfg, sim: VecSim, policy: Any, seed: int, answers: str | None = None) -> None:
         if policy.horizon != 1:
             raise out_of_range("policy.horizon", policy.horizon, "1, as algo.guidance suggests one action to PPO")
         if sim.action_spec.choices is not None:
             raise CapabilityError(f"sim {type(sim).__name__} has choices for actions: expected algo.guidance.by nobody")
-        suggester = build_suggester(cfg, sim, seed)
+        suggester = build_suggester(cfg, sim, seed, answers)
         assert suggester is not None
         self._cfg, self._suggester = cfg, suggester
         self._unit = ActionNormalizer.of_policy(policy)

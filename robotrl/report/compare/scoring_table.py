@@ -24,27 +24,33 @@ SHARES = frozenset({"hit_rate", "dropped", "refused", "invalid", "timed_out"})
 
 
 class ScoringRow(NamedTuple):
-    """A reward source of a run that scores beside the sim."""
+    """A reward source of a run that scores beside the sim, or one path of it."""
 
     run: str
     source: str
+    """Name of the source, and behind a slash that of the path."""
     metrics: Mapping[str, float]
     """Last values, by name of the metric; `valid` and `age` are those of the last iteration's steps."""
 
 
 def scoring_rows(run: str, last: Mapping[str, float]) -> list[ScoringRow]:
-    """Rows of a run, from its last scalars."""
+    """Rows of a run, from its last scalars: one a source, or one for each of its paths."""
     rows: dict[str, dict[str, float]] = {}
     for name, value in last.items():
         first, _, rest = name.partition("/")
         source, _, metric = rest.rpartition("/")
         if first == "scoring" and source:
             rows.setdefault(source, {})[metric] = value
+    with_paths = {source.partition("/")[0] for source in rows if "/" in source}
+    found: list[ScoringRow] = []
     for source, metrics in rows.items():
-        for key in ("valid", "age"):
-            if f"reward_{key}/{source}" in last:
-                metrics[key] = last[f"reward_{key}/{source}"]
-    return [ScoringRow(run, source, metrics) for source, metrics in rows.items()]
+        if source in with_paths:  # metrics of the source as a whole, such as those of its gate
+            continue
+        steps = {f"reward_{key}/{source.partition('/')[0]}": key for key in ("valid", "age")}
+        # an endpoint has a metric "valid" of its own, the share of its requests
+        own = {key: value for key, value in metrics.items() if key not in steps.values()}
+        found.append(ScoringRow(run, source, own | {key: last[name] for name, key in steps.items() if name in last}))
+    return found
 
 
 def scoring_section(rows: Sequence[ScoringRow]) -> str:

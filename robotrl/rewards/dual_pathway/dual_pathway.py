@@ -114,16 +114,16 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         self.check(NAME)
         feed = picture_feed(sim, self.view, self.pixels, f"reward.{NAME}.view")
         warn_of_other_view(self.model, feed, f"reward.{NAME}.view")
-        return self.with_pictures(feed, sim)
+        return self.with_pictures(feed, sim, setup.answers)
 
-    def with_pictures(self, feed: PictureFeed, sim: VecSim) -> DualPathwayReward:
-        """Build the source on these pictures of a sim; see `build`."""
+    def with_pictures(self, feed: PictureFeed, sim: VecSim, answers: str | None = None) -> DualPathwayReward:
+        """Build the source on these pictures of a sim; see `build`, and `RewardSetup.answers`."""
         clip = ClipShape(self.frames, self.frame_gap)
         late = self.gate == "words" and self.background
         memory = ClipMemory(sim.num_envs, clip, self.every, feed.shape, self.every * LATE_PICTURES if late else 0)
         shape = synthesis_of(self.synthesis, sim, NAME, self.max_speed_mps)
         static, read = self._static_path(feed)
-        dynamic, asked = self._dynamic_path(feed, sim)
+        dynamic, asked = self._dynamic_path(feed, sim, answers)
         truth = Truth(sim, self.truth_ttc_s) if isinstance(sim, HasTimeToCollision) and self.dynamic else None
         own = {key: x for key, x in vars(self).items() if key not in NO_IDENTITY}
         identity = hashlib.sha256(repr((own, feed.name, read, asked)).encode()).hexdigest()
@@ -185,7 +185,7 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         opened = open_scores(self, prompts, "similarity", feed.shape)
         return StaticPath(opened.scores, len(goals), raw, window, self.static), opened.prompts.identity
 
-    def _dynamic_path(self, feed: PictureFeed, sim: VecSim) -> tuple[DynamicPath | None, str]:
+    def _dynamic_path(self, feed: PictureFeed, sim: VecSim, answers: str | None) -> tuple[DynamicPath | None, str]:
         """The dynamic path, and what identifies its model."""
         if not self.dynamic:
             return None, ""
@@ -203,18 +203,21 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         elif self.gate == "objects":
             require_objects(sim, f"{where}.gate")
             objects_s = self.gate_ttc_s
-        found = self._risk_source(feed)
+        found = self._risk_source(feed, answers)
         path = DynamicPath(found.scores, self.ask_gap, self.risk_max_age, by_words, by_picture, objects_s)
         return path, found.identity
 
-    def _risk_source(self, feed: PictureFeed) -> RiskSource:
+    def _risk_source(self, feed: PictureFeed, answers: str | None) -> RiskSource:
         if self.risk == "endpoint":
-            scores = EndpointScores(self.endpoint, self, f"reward.{NAME}", self.patient)
+            scores = EndpointScores(self.endpoint.kept_in(answers), self, f"reward.{NAME}", self.patient)
             return RiskSource(scores, scores.identity)
         model = self.model if self.risk_model is None else self.risk_model
         return open_clip_risk(self, model, self.good, self.bad, self.frames, self.risk_temperature, feed.shape)
 
 
-NO_IDENTITY = ("device", "background", "wait_s", "kept_steps", "service", "endpoint", "patient", "model", "risk_model")
-"""Settings that change no score; models are known by their weights, an endpoint by its address, model and form of
-answer."""
+NO_IDENTITY = (
+    *("device", "background", "wait_s", "kept_steps", "service", "patient", "truth_ttc_s"),
+    *("model", "risk_model", "endpoint", "view", "pixels"),
+)
+"""Settings that change no score, and those that are known by what they stand for: models by their weights, an endpoint
+by what is asked of it, pictures by their feed."""

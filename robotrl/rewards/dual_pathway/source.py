@@ -13,6 +13,7 @@ from torch import Tensor
 from robotrl.fn.language_reward import two_paths
 from robotrl.rewards.dual_pathway.gate import GateCounters, PictureGate, WordGate
 from robotrl.rewards.dual_pathway.standing import Cells, StandingAnswers
+from robotrl.rewards.served.scores import EndpointScores
 from robotrl.rewards.source import LateScores, Score, SimTransition
 from robotrl.rewards.vlm.cfg import ScenePicturesCfg
 from robotrl.rewards.vlm.clips import ClipMemory
@@ -27,6 +28,7 @@ from robotrl.rewards.vlm.windowed import RawScore
 from robotrl.spec.vehicle import HasTimeToCollision
 
 UNKNOWN = -1
+BILL = "bill"
 
 
 class StaticPath(NamedTuple):
@@ -316,6 +318,8 @@ class DualPathwayReward:
             "pending": np.array(sum(one.pending for one in paths.values())),
             "paid": np.array([[one.paid, one.cost] for one in paths.values()]),
         }
+        if self._dynamic is not None and isinstance(self._dynamic.scores, EndpointScores):
+            out[BILL] = self._dynamic.scores.bill()
         for prefix, part in self._parts().items():
             out |= {f"{prefix}/{key}": x for key, x in part.state().items()}
         return out
@@ -337,6 +341,9 @@ class DualPathwayReward:
         warn_of_lost(self._name, int(state["pending"]))
         for one, (paid, cost) in zip(self._paths().values(), state["paid"].tolist(), strict=True):
             one.charge(max(0, int(paid) - one.paid), max(0.0, cost - one.cost))
+        # version 0.1 kept calls and cost alone
+        if self._dynamic is not None and isinstance(self._dynamic.scores, EndpointScores) and BILL in state:
+            self._dynamic.scores.load_bill(state[BILL])
         # numbers of steps rise, so that answers of before are about steps that are gone
         clock, period = int(state["clock"]), self._memory.period
         behind = max(0, self._clock + self._cfg.kept_steps - clock)

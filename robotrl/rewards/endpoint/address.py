@@ -35,10 +35,19 @@ def parse_address(base_url: str, field: str) -> Address:
     """Parse a base address strictly.
 
     Raises:
-        ConfigError: it is not http or https, has no host or a wrong port, or holds a user, password, query or fragment;
-            an address that holds a password is not shown.
+        ConfigError: it is not http or https, has no host or a wrong port, or holds a user, password, query or fragment.
+            An address that may hold a secret, however malformed, is not shown.
     """
     expected = "http://HOST:PORT/v1 or https://HOST/v1"
+    # looked for in the text: what cannot be parsed may hold a secret all the same
+    if "@" in base_url:
+        raise ConfigError(
+            f"{field} holds a user or password: expected {expected}, and the key in the variable that key_env names"
+        )
+    if "?" in base_url or "#" in base_url:
+        raise ConfigError(
+            f"{field} holds a query or fragment: expected {expected}, and the key in the variable that key_env names"
+        )
     # control characters and spaces would let a request be split; urlsplit drops some of them silently
     if not base_url.isascii() or not base_url.isprintable() or " " in base_url or "\\" in base_url:
         raise out_of_range(field, base_url, f"{expected}, without spaces or control characters")
@@ -47,16 +56,10 @@ def parse_address(base_url: str, field: str) -> Address:
         port = parts.port
     except ValueError:
         raise ConfigError(f"{field} cannot be read: expected {expected}, with a port from 1 to 65535") from None
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(
-            f"{field} holds a user or password: expected {expected}, and the key in the variable that key_env names"
-        )
     if parts.scheme not in ("http", "https"):
         raise out_of_range(field, base_url, expected)
     if not parts.hostname or port == 0:
         raise out_of_range(field, base_url, f"{expected}, with a host and a port from 1 to 65535")
-    if "?" in base_url or "#" in base_url:
-        raise ConfigError(f"{field} holds a query or fragment: expected {expected}")
     secure = parts.scheme == "https"
     return Address(secure, parts.hostname, port or (443 if secure else 80), parts.path.rstrip("/") + CHAT)
 

@@ -24,9 +24,10 @@ class CallBudget:
         self.calls = 0
         self.cost = 0.0
         self.unknown = False
-        """True once an answer did not say what it cost although there is a limit: nothing more is asked."""
+        """True once nobody can say what a call cost although there is a limit: nothing more is asked."""
+        self.dearest = 0.0
+        """Largest cost of a call."""
         self._under_way = 0
-        self._largest = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -42,7 +43,7 @@ class CallBudget:
         if cfg.max_cost is None:
             return False
         # calls under way will cost, too: as much as the dearest so far
-        expected = self.cost + (self._under_way + 1) * self._largest
+        expected = self.cost + (self._under_way + 1) * self.dearest
         return self.unknown or self.cost >= cfg.max_cost or expected > cfg.max_cost
 
     def begin(self) -> bool:
@@ -58,7 +59,7 @@ class CallBudget:
         """Count the end of a call.
 
         Args:
-            answered: whether the server answered with status 200, which costs.
+            answered: whether an answer of status 200, which costs, was read; else the call was free.
             usage: tokens, if it said so.
         """
         with self._lock:
@@ -70,14 +71,33 @@ class CallBudget:
                 return
             cost = (usage.prompt * self._cfg.prompt_price + usage.answer * self._cfg.answer_price) / TOKENS
             self.cost += cost
-            self._largest = max(self._largest, cost)
+            self.dearest = max(self.dearest, cost)
+
+    def end_unread(self) -> None:
+        """Count the end of a call that may cost, but whose answer was not read: it costs as much as the dearest."""
+        with self._lock:
+            self._under_way -= 1
+            if self.dearest > 0:
+                self.cost += self.dearest
+            else:
+                self.unknown = self.unknown or self._cfg.max_cost is not None
 
     def state(self) -> dict[str, float]:
         """State to resume from."""
         with self._lock:
-            return {"calls": float(self.calls), "cost": self.cost}
+            return {
+                "calls": float(self.calls),
+                "cost": self.cost,
+                "dearest": self.dearest,
+                "unknown": float(self.unknown),
+            }
 
     def load(self, state: Mapping[str, float]) -> None:
-        """Restore the result of `state`."""
+        """Restore the result of `state`; what was paid here since stays paid.
+
+        States of version 0.1 know neither the dearest call nor whether a cost is unknown.
+        """
         with self._lock:
-            self.calls, self.cost = int(state["calls"]), float(state["cost"])
+            self.calls, self.cost = max(self.calls, int(state["calls"])), max(self.cost, float(state["cost"]))
+            self.dearest = max(self.dearest, float(state.get("dearest", 0.0)))
+            self.unknown = self.unknown or bool(state.get("unknown", 0.0))

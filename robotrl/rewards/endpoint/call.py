@@ -44,6 +44,8 @@ class CallResult(NamedTuple):
     status: int | None = None
     pause_s: float | None = None
     """Wait that the server asked for."""
+    billed: bool = False
+    """True if the server may charge for the call: it has the whole request, and refused it by no status."""
 
 
 class HttpCall:
@@ -61,6 +63,7 @@ class HttpCall:
         self._address = address
         self.deadline_s = deadline_s
         self._aborted = False
+        self._sent = False
         self._socket: socket.socket | None = None
 
     def abort(self) -> None:
@@ -90,10 +93,10 @@ class HttpCall:
         try:
             return self._exchange(connection, body, key, most_bytes)
         except TimeoutError:
-            return CallResult(None, CallFault.SLOW)
+            return CallResult(None, CallFault.SLOW, billed=self._sent)
         # errors of the protocol and of the text that a server sends as one; their own text may repeat the key
         except (OSError, HTTPException, ValueError):
-            return CallResult(None, CallFault.SLOW if self._aborted else CallFault.LOST)
+            return CallResult(None, CallFault.SLOW if self._aborted else CallFault.LOST, billed=self._sent)
         finally:
             connection.close()
 
@@ -107,6 +110,7 @@ class HttpCall:
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
         connection.request("POST", self._address.path, body, headers)
+        self._sent = True
         with connection.getresponse() as response:
             fault = _fault_of(response.status)
             if fault is not None:
@@ -115,7 +119,7 @@ class HttpCall:
 
     def _read(self, response: HTTPResponse, most_bytes: int) -> CallResult:
         if response.length is not None and response.length > most_bytes:
-            return CallResult(None, CallFault.LARGE)
+            return CallResult(None, CallFault.LARGE, billed=True)
         data = bytearray()
         while len(data) <= most_bytes:
             piece = response.read(min(PIECE, most_bytes + 1 - len(data)))
@@ -123,13 +127,13 @@ class HttpCall:
                 break
             data += piece
         if self._aborted:
-            return CallResult(None, CallFault.SLOW)
+            return CallResult(None, CallFault.SLOW, billed=True)
         if len(data) > most_bytes:
-            return CallResult(None, CallFault.LARGE)
+            return CallResult(None, CallFault.LARGE, billed=True)
         # a read of a given size does not complain about an end before the stated length
         if response.length:
-            return CallResult(None, CallFault.LOST)
-        return CallResult(bytes(data))
+            return CallResult(None, CallFault.LOST, billed=True)
+        return CallResult(bytes(data), billed=True)
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
@@ -58,8 +58,12 @@ class EndpointCfg:
     answer_price: float = 0.0
     """Price of 1000 tokens of the answer."""
     answers: str | None = None
-    """Directory in which answers are kept by a hash of their request, so that nothing is paid for twice. None keeps
-    them in memory only."""
+    """Directory in which answers are kept by a hash of their request, so that nothing is paid for twice. None: the
+    folder `answers` of the run that trains; outside a run they are kept in memory only."""
+
+    def kept_in(self, directory: str | None) -> EndpointCfg:
+        """These settings, with a directory of answers where they name none; None leaves them as they are."""
+        return self if self.answers is not None else replace(self, answers=directory)
 
     def check(self, field: str = "endpoint") -> None:
         """Check the ranges.

@@ -153,7 +153,7 @@ class ChatEndpoint:
         cfg = self._cfg
         if self._budget.unknown:
             self._notice(
-                "answers do not say how many tokens they cost, so max_cost cannot be kept: nothing more is asked"
+                "a call does not say how many tokens it cost, so max_cost cannot be kept: nothing more is asked"
             )
         else:
             limits = f"max_requests {cfg.max_requests}, max_cost {cfg.max_cost}"
@@ -186,13 +186,23 @@ class ChatEndpoint:
             self._ledger.forget(tickets.tolist())
 
     def metrics(self) -> dict[str, float]:
-        """Scalars to log: length of the queue, calls paid for, cost, and those of `EndpointCounters`."""
+        """Scalars to log: length of the queue, calls (`requests_paid`), cost, and those of `EndpointCounters`."""
         with self._changed:
-            counts = {"queue_length": float(self._ledger.waiting), "pending": float(self._ledger.pending)}
-            return counts | self._budget.state() | self._ledger.counters.scalars()
+            now = {
+                "queue_length": float(self._ledger.waiting),
+                "pending": float(self._ledger.pending),
+                "requests_paid": float(self._budget.calls),
+                "cost": self._budget.cost,
+            }
+            return now | self._ledger.counters.scalars()
+
+    def counts(self) -> dict[str, int]:
+        """Number of calls (`calls`), and the counts of `EndpointCounters`."""
+        with self._changed:
+            return {"calls": self._budget.calls} | self._ledger.counters.counts()
 
     def state(self) -> dict[str, float]:
-        """Calls and money paid so far, so that a resumed run keeps to its budget."""
+        """Calls and money paid so far, and what is known of prices, so that a resumed run keeps to its budget."""
         with self._changed:
             return self._budget.state()
 
@@ -304,7 +314,10 @@ class ChatEndpoint:
         outputs = None if text is None else parse_reply(text, self._reply)
         with self._changed:
             self._calls.discard(call)
-            self._budget.end(completion is not None, None if completion is None else completion.usage)
+            if completion is None and result.billed:
+                self._budget.end_unread()
+            else:
+                self._budget.end(completion is not None, None if completion is None else completion.usage)
             if result.fault is not None:
                 self._ledger.counters.faults += 1
                 status = "" if result.status is None else f" (status {result.status})"

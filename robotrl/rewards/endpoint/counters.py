@@ -35,9 +35,28 @@ class EndpointCounters:
     latencies_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=RECENT))
     """Times from submission to answer of the newest valid answers that were not known, s."""
 
+    def counts(self) -> dict[str, int]:
+        """All counts by their names."""
+        return {name: value for name, value in vars(self).items() if name != "latencies_s"}
+
     def scalars(self) -> dict[str, float]:
-        """Counts, and latencies once there are any."""
-        out = {name: float(value) for name, value in vars(self).items() if name != "latencies_s"}
+        """Shares of the submitted requests, named as those of the scoring service; the other counts as numbers.
+
+        Latencies come once there are any.
+        """
+        asked = max(self.submitted, 1)
+        out = {
+            "submitted": float(self.submitted),
+            "hit_rate": self.hits / asked,
+            "valid": self.valid / asked,
+            "dropped": self.dropped / asked,
+            "refused": self.refused / asked,
+            "invalid": self.invalid / asked,
+            "failed": self.failed / asked,
+            "timed_out": self.timed_out / asked,
+            "retries": float(self.retries),
+            "faults": float(self.faults),
+        }
         if self.latencies_s:
             p50, p95 = np.percentile(self.latencies_s, (50, 95))
             out |= {"latency_p50_s": float(p50), "latency_p95_s": float(p95)}

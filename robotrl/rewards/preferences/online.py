@@ -22,7 +22,7 @@ from robotrl.rewards.preferences.labelers.desk import LabelDesk, PairKeys
 from robotrl.rewards.preferences.labelers.labels import NEITHER
 from robotrl.rewards.preferences.memory import KeptSteps, StepMemory
 from robotrl.rewards.preferences.offline import CANDIDATES
-from robotrl.rewards.preferences.preferences import PreferencesCfg
+from robotrl.rewards.preferences.preferences import NAME, PreferencesCfg
 from robotrl.rewards.preferences.segments import Ints, Segments, gather, possible_starts, random_pairs, segment_keys
 from robotrl.rewards.preferences.taken_clips import ClipTaker
 from robotrl.rewards.preferences.training import FEWEST, AnsweredPairs, joined, train_preferences
@@ -61,12 +61,13 @@ class OnlinePreferences:
 
     def __init__(self, cfg: PreferencesCfg, specs: dict[str, Spec], sim: VecSim) -> None:
         self._cfg, self._specs, self._action = cfg, specs, sim.action_spec
-        self._desk = LabelDesk(cfg.labeler)
+        self._desk = LabelDesk(cfg.labeler, f"{NAME}.labeler")
         self._clips = ClipTaker(sim, cfg.labeler, cfg.training.seed) if self._desk.needs_clips else None
         self.fallback = 0.0
         self.obs_keys = tuple(specs)
         settings = (cfg.labels, cfg.per_round, cfg.every_env_steps, cfg.memory, cfg.pessimism, cfg.offset, cfg.pairs)
-        self.identity = f"preferences:{self._desk.identity}:{settings!r}:{cfg.training!r}:{sorted(specs)!r}"
+        training = {name: value for name, value in vars(cfg.training).items() if name != "engine"}
+        self.identity = f"preferences:{self._desk.identity}:{settings!r}:{training!r}:{sorted(specs)!r}"
         self._memory = StepMemory(specs, sim.action_spec, sim.num_envs, max(1, cfg.memory // sim.num_envs))
         self._device = sim.device
         self._rng_seed = cfg.training.seed

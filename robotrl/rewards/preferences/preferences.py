@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from robotrl.errors import ConfigError, check_count, check_number, unknown
@@ -86,4 +86,4 @@ class PreferencesCfg:
         """
         from robotrl.rewards.preferences.source import build_source
 
-        return build_source(self, sim)
+        return build_source(replace(self, labeler=self.labeler.kept_in(setup.answers)), sim)

@@ -23,12 +23,15 @@ from robotrl.rewards.scoring.cache import KEY_BYTES
 from robotrl.utils.files import dump_json, open_plain, read_json, replace_file
 
 SCHEMA_VERSION = 1
+LARGEST_FILE = 1 << 44
+"""Bytes of a file, at most."""
 
 
 class AnswerFiles:
     """Stored answers of one scorer.
 
-    All of them are held in memory, about 200 bytes each.
+    Memory holds where each of them stands, about 200 bytes whatever the number of outputs; an answer is read when it is
+    asked for.
 
     Args:
         directory: directory of the answers of all scorers; created.
@@ -58,8 +61,12 @@ class AnswerFiles:
         digest = hashlib.blake2b(dump_json(scorer), digest_size=16).hexdigest()
         self.folder = Path(directory) / digest
         self._dtype = np.dtype([("key", f"V{KEY_BYTES}"), ("outputs", "<f4", (num_outputs,)), ("check", "<u4")])
-        self._rows = dict[bytes, bytes]()
+        self._files = list[Path]()
+        # number of the file and byte in it, packed: a tuple would take as much memory as all the rest
+        self._places = dict[bytes, int]()
         self._descriptor: int | None = None
+        # place of the first row of the file that is written, and its bytes
+        self._own, self._size = 0, 0
         self.damaged = 0
         """Rows that did not match their checksum."""
         try:
@@ -78,15 +85,21 @@ class AnswerFiles:
             self._read(file)
 
     def _read(self, path: Path) -> None:
-        with open_plain(path, f"stored answers {path}") as file:
-            data = file.read()
+        place = self._first_place(path)
         size = self._dtype.itemsize
-        for start in range(0, len(data) - size + 1, size):
-            body, check = data[start : start + size - 4], data[start + size - 4 : start + size]
-            if zlib.crc32(body).to_bytes(4, "little") == check:
-                self._rows[body[:KEY_BYTES]] = body[KEY_BYTES:]
-            else:
-                self.damaged += 1
+        with open_plain(path, f"stored answers {path}") as file:
+            while len(row := file.read(size)) == size:
+                body = _intact(row)
+                if body is None:
+                    self.damaged += 1
+                else:
+                    self._places[body[:KEY_BYTES]] = place
+                place += size
+
+    def _first_place(self, path: Path) -> int:
+        """Place of the first row of a further file."""
+        self._files.append(path)
+        return (len(self._files) - 1) * LARGEST_FILE
 
     def warn_of_damage(self) -> None:
         """Warn of damaged rows, if there are any."""
@@ -95,29 +108,45 @@ class AnswerFiles:
 
     def __len__(self) -> int:
         """Number of answers."""
-        return len(self._rows)
+        return len(self._places)
 
     def get(self, key: bytes) -> NDArray[np.float32] | None:
-        """Outputs (K,) of the picture with this hash; None if they are not known."""
-        row = self._rows.get(key)
-        return None if row is None else np.frombuffer(row, "<f4").astype(np.float32)
+        """Outputs (K,) of the picture with this hash; None if they are not known, or were damaged or removed since."""
+        place = self._places.get(key)
+        if place is None:
+            return None
+        number, start = divmod(place, LARGEST_FILE)
+        try:
+            with open_plain(self._files[number], "stored answers") as file:
+                file.seek(start)
+                body = _intact(file.read(self._dtype.itemsize))
+        except (OSError, DataError):
+            return None
+        if body is None or body[:KEY_BYTES] != key:
+            return None
+        return np.frombuffer(body[KEY_BYTES:], "<f4").astype(np.float32)
 
     def put(self, keys: list[bytes], outputs: NDArray[np.float32]) -> None:
         """Store the outputs (B, K) of pictures.
 
         Raises:
-            OSError: the disk refused; nothing more can be stored.
+            OSError: the disk refused; none of them is stored.
         """
         data = bytearray()
         for key, row in zip(keys, outputs.astype("<f4"), strict=True):
             body = key + row.tobytes()
-            self._rows[key] = body[KEY_BYTES:]
             data += body + zlib.crc32(body).to_bytes(4, "little")
         if self._descriptor is None:
             path = self.folder / f"{os.getpid()}-{os.urandom(6).hex()}.rows"
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._own, self._size = self._first_place(path), 0
         if os.write(self._descriptor, data) < len(data):
+            # later rows would not stand where they are looked for
+            os.ftruncate(self._descriptor, self._size)
             raise OSError(0, "only a part of the answers could be written")
+        for number, key in enumerate(keys):
+            self._places[key] = self._own + self._size + number * self._dtype.itemsize
+        self._size += len(data)
 
     def close(self) -> None:
         """Sync what was stored to the disk; may be called repeatedly."""
@@ -125,3 +154,9 @@ class AnswerFiles:
             os.fsync(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _intact(row: bytes) -> bytes | None:
+    """Key and outputs of a row; None if it does not match its checksum."""
+    body, check = row[:-4], row[-4:]
+    return body if zlib.crc32(body).to_bytes(4, "little") == check else None

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.endpoint.client import ChatEndpoint
+from robotrl.rewards.endpoint.protocol import identity_of
 from robotrl.rewards.scoring.ledger import Answers
 from robotrl.rewards.served.question import QuestionCfg
 
@@ -30,8 +31,9 @@ class EndpointScores:
     def __init__(self, endpoint: EndpointCfg, question: QuestionCfg, where: str, patient: bool) -> None:
         self._question, self._patient_s = question, endpoint.timeout_s if patient else 0.0
         self._client = ChatEndpoint(endpoint, question.reply(), f"{where}.endpoint")
-        self.identity = f"{question!r} {endpoint.base_url} {endpoint.model} {endpoint.temperature}"
-        """Text that differs between sources with different answers."""
+        asked = (question.question, question.low, question.high, question.words, question.scores)
+        self.identity = f"{asked!r} {identity_of(endpoint, question.reply())}"
+        """Text that differs between sources with different answers; time limits and budgets change none."""
 
     def submit(self, tickets: NDArray[np.int64], pictures: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Ask about pictures (n, h, w, 3) or clips (n, T, h, w, 3); see `ChatEndpoint.submit`."""
@@ -74,6 +76,14 @@ class EndpointScores:
         """See `PictureScores.charge`."""
         paid = self._client.state()
         self._client.load({"calls": paid["calls"] + count, "cost": paid["cost"] + cost})
+
+    def bill(self) -> NDArray[np.float64]:
+        """All that is known of payments and prices, in the order of the names of `ChatEndpoint.state`."""
+        return np.array(list(self._client.state().values()), np.float64)
+
+    def load_bill(self, bill: NDArray[np.generic]) -> None:
+        """Restore the result of `bill`."""
+        self._client.load(dict(zip(self._client.state(), bill.tolist(), strict=True)))
 
     def metrics(self) -> dict[str, float]:
         """See `PictureScores.metrics`."""

@@ -31,6 +31,7 @@ from robotrl.spec import VecSim
 
 NAME = "vlm-score"
 UNIT = (0.0, 1.0)
+BILL = "bill"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +76,21 @@ class VlmScoreCfg(ScenePicturesCfg, QuestionCfg):
         clip.check(where)
         if self.every % clip.gap:
             raise out_of_range(f"{where}.frame_gap", clip.gap, f"a divisor of {where}.every, {self.every}")
-        return self.with_pictures(picture_feed(sim, self.view, self.pixels, f"{where}.view"), clip, sim)
+        feed = picture_feed(sim, self.view, self.pixels, f"{where}.view")
+        return self.with_pictures(feed, clip, sim, setup.answers)
 
-    def with_pictures(self, pictures: PictureFeed, clip: ClipShape, sim: VecSim) -> ServedReward:
-        """Build the source on these pictures of a sim; see `build`."""
+    def with_pictures(
+        self, pictures: PictureFeed, clip: ClipShape, sim: VecSim, answers: str | None = None
+    ) -> ServedReward:
+        """Build the source on these pictures of a sim; see `build`, and `RewardSetup.answers`."""
         where = f"reward.{NAME}"
         feed = ClipFeed(pictures, sim.num_envs, clip)
         shape = synthesis_of(self.synthesis, sim, NAME, self.max_speed_mps)
         term = WindowedTerm(lambda scores: scores[:, 0], CalibratedWindow(2, (0.0, 1.0), UNIT, NAME), shape)
-        scores = EndpointScores(self.endpoint, self, where, self.patient)
+        scores = EndpointScores(self.endpoint.kept_in(answers), self, where, self.patient)
         settings = (scores.identity, feed.name, self.every, self.max_age, self.synthesis, self.max_speed_mps)
         identity = hashlib.sha256(repr(settings).encode()).hexdigest()
-        return ServedReward(self, feed, SceneScores(feed, scores, sim.num_envs), term, sim.num_envs, identity)
+        return ServedReward(self, feed, scores, term, sim.num_envs, identity)
 
 
 class ServedReward(LanguageReward):
@@ -95,7 +99,7 @@ class ServedReward(LanguageReward):
     Args:
         cfg: settings.
         feed: clips of each env.
-        scenes: scores them; one output, 0 to 1.
+        scores: scores them; one output, 0 to 1.
         term: makes rewards of these outputs.
         num_envs: N.
         identity: see `RewardSource`.
@@ -105,13 +109,13 @@ class ServedReward(LanguageReward):
         self,
         cfg: ScenePicturesCfg,
         feed: ClipFeed,
-        scenes: SceneScores,
+        scores: EndpointScores,
         term: WindowedTerm,
         num_envs: int,
         identity: str,
     ) -> None:
-        super().__init__(NAME, cfg, scenes, 1, term, num_envs, identity)
-        self._feed = feed
+        super().__init__(NAME, cfg, SceneScores(feed, scores, num_envs), 1, term, num_envs, identity)
+        self._feed, self._served = feed, scores
 
     def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
@@ -125,9 +129,12 @@ class ServedReward(LanguageReward):
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """See `RewardSource.state`."""
-        return super().state() | {f"clips/{key}": x for key, x in self._feed.state().items()}
+        clips = {f"clips/{key}": x for key, x in self._feed.state().items()}
+        return super().state() | clips | {BILL: self._served.bill()}
 
     def load(self, state: dict[str, NDArray[np.generic]]) -> None:
         """See `RewardSource.load`."""
         super().load(state)
+        if BILL in state:  # version 0.1 kept calls and cost alone
+            self._served.load_bill(state[BILL])
         self._feed.load({key.removeprefix("clips/"): x for key, x in state.items() if key.startswith("clips/")})

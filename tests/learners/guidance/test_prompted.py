@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from dataclasses import replace
 
@@ -12,12 +13,12 @@ import torch
 import tests.kits.off_policy_kit as off
 from robotrl.errors import ConfigError
 from robotrl.learners.guidance.cfg import GuidanceCfg
-from robotrl.learners.guidance.prompted import named_action, prompt_of, reply_of
+from robotrl.learners.guidance.prompted import PromptedSuggester, named_action, prompt_of, reply_of
 from robotrl.learners.guidance.recorder import COLUMN
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.spec import Spec
 from tests.kits.chat_server import ChatServer
-from tests.kits.guided_kit import guided_setup, place
+from tests.kits.guided_kit import GuidedWalk, guided_setup, place
 from tests.kits.refusals import raises_naming
 
 SAC = replace(off.SAC, env_steps=800, utd_ratio=0.25)
@@ -112,8 +113,54 @@ def test_a_resumed_run_keeps_to_its_budget(tmp_path):
         resumed.load(state)
         off.run(resumed, 4)
         assert len(server.calls) == 40
-        assert resumed.experience._recorder.metrics()["guidance/calls"] == 40
+        assert resumed.experience._recorder.metrics()["guidance/requests_paid"] == 40
         resumed.close()
+
+
+class WatchedWalk(GuidedWalk):
+    """Notes of which envs pictures are drawn."""
+
+    def __init__(self, num_envs):
+        super().__init__(num_envs)
+        self.drawn = []
+
+    def render(self, ids, camera, width, height):
+        self.drawn.append(list(ids))
+        return super().render(ids, camera, width, height)
+
+
+def test_only_envs_with_room_are_drawn_and_asked_about_in_turn():
+    release = threading.Event()
+
+    def late(call):
+        release.wait(20.0)
+        return seen(call)
+
+    with ChatServer(late) as server:
+        sim = WatchedWalk(5)
+        suggester = PromptedSuggester(guidance_of(server, endpoint={"queue_size": 3}), sim)
+        obs = sim.reset(seed=0)
+        sim._obs[:, 0] = torch.linspace(-0.5, 1.5, 5)
+
+        def ask(step):
+            suggester.suggest(obs, torch.zeros(5, dtype=torch.bool), 5 * step + torch.arange(5))
+
+        ask(0)
+        ask(1)
+        assert sim.drawn == [[0, 1, 2]], "nothing is drawn where nothing can be asked"
+        release.set()
+        first = suggester.arrived(20.0).tickets
+        ask(2)
+        assert sim.drawn[1:] == [[3, 4, 0]]
+        second = suggester.arrived(20.0)
+        again = PromptedSuggester(guidance_of(server), sim)
+        again.load(suggester.state())
+        suggester.close()
+        again.close()
+    assert sorted(first.tolist()) == [0, 1, 2] and sorted(second.tickets.tolist()) == [10, 13, 14]
+    wanted = {int(t): float(sim._obs[t - 10, 0]) / 2 for t in second.tickets}
+    assert {int(t): float(x) for t, x in zip(*second, strict=True)} == pytest.approx(wanted, abs=0.01)
+    assert again._turn == suggester._turn == 1
 
 
 def test_named_actions():

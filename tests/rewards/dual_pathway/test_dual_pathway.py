@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,7 +213,8 @@ def test_late_reordered_and_retried_risks_land_on_their_steps(static: bool) -> N
     opened = sum(opens(number) for number in range(STEPS * ENVS))
     assert found.metrics["gate_asked"] == len(asked) and found.metrics["gate_held"] == opened - len(asked) > 5
     assert found.metrics["gate_open"] == pytest.approx(opened / (STEPS * ENVS)) and not found.metrics["gate_missed"]
-    assert found.metrics["dynamic/retries"] > 0 and found.metrics["dynamic/valid"] == len(asked)
+    assert found.metrics["dynamic/retries"] > 0 and found.metrics["dynamic/valid"] == 1.0
+    assert found.metrics["dynamic/submitted"] == len(asked)
 
 
 def test_a_gate_that_decides_late_asks_about_the_clip_of_its_own_step() -> None:
@@ -255,8 +257,9 @@ def test_a_spent_budget_leaves_the_static_path_and_counts_what_was_missed() -> N
         warnings.simplefilter("ignore")
         found = walked(OnWalk(server, at_once, endpoint_of(server, max_requests=5, concurrency=1)))
         asked = sorted(divmod(number_of(call.picture), ENVS) for call in server.calls)
-    assert len(asked) == 5 == found.metrics["dynamic/calls"]
-    assert found.metrics["gate_missed"] + found.metrics["dynamic/refused"] > 5
+    assert len(asked) == 5 == found.metrics["dynamic/requests_paid"]
+    refused = found.metrics["dynamic/refused"] * found.metrics["dynamic/submitted"]
+    assert found.metrics["gate_missed"] + refused > 5
     late = np.arange(STEPS) > max(t for t, _ in asked) + AGE
     assert found.reward[late] == pytest.approx(
         static_score(np.arange(STEPS * ENVS).reshape(STEPS, ENVS))[late], abs=1e-5
@@ -371,6 +374,44 @@ def test_a_detector_of_ones_own_is_a_gate(clip: str) -> None:
     _, shut, _ = driven(dual(clip, gate_threshold=256.0, **own), 10)
     _, wide, _ = driven(dual(clip, gate_threshold=0.0, **own), 10)
     assert shut["gate_open"] == 0.0 and wide["gate_open"] == 1.0
+
+
+def test_what_changes_no_score_makes_no_other_reward(clip: str, tmp_path: Path) -> None:
+    sim = drive(1)
+    endpoint = EndpointCfg(model="m")
+
+    def identity(answers: str | None = None, **changes: Any) -> str:
+        source = dual(clip, **({"risk": "endpoint", "endpoint": endpoint} | changes)).build(
+            sim, RewardSetup(1.0, answers)
+        )
+        source.close()
+        return source.identity
+
+    same: list[dict[str, Any]] = [{"wait_s": 2.0}, {"patient": True}, {"truth_ttc_s": 9.0}, {"kept_steps": 99}]
+    same += [{"endpoint": replace(endpoint, max_requests=5)}, {"endpoint": replace(endpoint, concurrency=2)}]
+    same.append({"answers": str(tmp_path)})
+    assert {identity(**changes) for changes in same} == {identity()}
+    assert len(list(tmp_path.glob("*/scorer.json"))) == 1, "answers are kept with the run"
+    other: list[dict[str, Any]] = [{"question": "how safe?"}, {"high": 5.0}, {"ask_gap": 5}, {"view": "top"}]
+    other += [{"endpoint": replace(endpoint, model="n")}, {"endpoint": replace(endpoint, temperature=1.0)}]
+    found = [identity(**changes) for changes in [{}, *other]]
+    assert len(set(found)) == len(found)
+
+
+def test_what_is_known_of_prices_outlives_a_resume() -> None:
+    with ChatServer(asked_risk, fault=lambda n: "oversized") as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        limits = endpoint_of(server, max_cost=1.0, prompt_price=1.0, concurrency=1)
+        first, again = (OnWalk(server, at_once, limits).build(Walk(ENVS), RewardSetup()) for _ in range(2))
+        assert first._dynamic is not None and again._dynamic is not None
+        clips = np.zeros((2, 3, 4, 6, 3), np.uint8)
+        assert first._dynamic.scores.submit(np.array([0]), clips[:1]).all()
+        first._dynamic.scores.wait(20.0)
+        again.load(first.state())
+        assert not again._dynamic.scores.submit(np.array([1]), clips[1:]).any()
+        first.close()
+        again.close()
+    assert len(server.calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from robotrl.errors import ConfigError, RobotrlError
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.endpoint.client import ChatEndpoint
 from robotrl.rewards.endpoint.replies import ChoiceReply, NumbersReply
+from robotrl.rewards.scoring.counters import ServiceCounters
 from tests.kits.chat_server import ChatServer
 from tests.kits.refusals import raises_naming
 
@@ -49,7 +50,7 @@ def only(fault):
             warnings.simplefilter("always")
             assert ask(client, [7]).all()
             answers = client.wait(20.0)
-            return by_ticket(answers)[0], client.metrics(), [str(one.message) for one in caught], len(server.calls)
+            return by_ticket(answers)[0], client.counts(), [str(one.message) for one in caught], len(server.calls)
 
 
 def test_a_picture_goes_to_the_model_and_its_answer_comes_back():
@@ -142,7 +143,7 @@ def test_nothing_waits_for_a_slow_server():
             answers = client.wait(20.0)
             assert sorted(answers.tickets.tolist()) == list(range(20))
             assert not answers.valid.any() and np.isnan(answers.outputs).all()
-            assert client.metrics()["timed_out"] == 20
+            assert client.counts()["timed_out"] == 20
         assert len(server.calls) == 2  # the others were never sent
 
 
@@ -197,7 +198,7 @@ def test_a_server_that_is_not_there():
         ask(client, [1, 2])
         answers = client.wait(20.0)
         assert sorted(answers.tickets.tolist()) == [0, 1] and not answers.valid.any()
-        assert client.metrics()["failed"] == 2
+        assert client.counts()["failed"] == 2
 
 
 def test_a_server_that_comes_back():
@@ -239,7 +240,7 @@ def test_the_queue_is_bounded():
     ):
         assert ask(client, range(5)).tolist() == [True] * 3 + [False] * 2
         assert sorted(client.wait(20.0).tickets.tolist()) == [0, 1, 2]
-        assert client.metrics()["dropped"] == 2
+        assert client.counts()["dropped"] == 2
 
 
 def test_the_same_request_is_asked_once():
@@ -249,7 +250,7 @@ def test_the_same_request_is_asked_once():
             assert by_ticket(client.wait(20.0)) == dict.fromkeys(range(3), (4.0, True))
             ask(client, [4], first=3)
             assert by_ticket(client.collect()) == {3: (4.0, True)}
-            assert client.metrics()["hits"] == 3
+            assert client.counts()["hits"] == 3
         assert len(server.calls) == 1
 
 
@@ -263,12 +264,12 @@ def test_stored_answers_are_not_paid_for_again(tmp_path):
         with ChatEndpoint(cfg, REPLY) as client:
             ask(client, [1, 2, 3])
             assert by_ticket(client.wait(20.0)) == {0: (1.0, True), 1: (2.0, True), 2: (3.0, True)}
-            assert client.metrics()["calls"] == 1  # the one that failed
+            assert client.counts()["calls"] == 1  # the one that failed
         # another model does not answer for this one
         with ChatEndpoint(replace(cfg, model="large"), REPLY) as client:
             ask(client, [1])
             client.wait(20.0)
-            assert client.metrics()["calls"] == 1
+            assert client.counts()["calls"] == 1
         assert len(server.calls) == 5
 
 
@@ -283,7 +284,7 @@ def test_the_budget_of_calls_counts_retries_and_goes_on_after_a_resume():
             assert answers.valid.sum() == 2
             assert ask(client, [5], first=9).tolist() == [False]
             assert ask(client, [1], first=10).tolist() == [True]  # known, so free
-            assert client.metrics()["refused"] == 3
+            assert client.counts()["refused"] == 3
             state = client.state()
         assert len(server.calls) == 3
         with ChatEndpoint(cfg, REPLY) as client, pytest.warns(UserWarning, match="max_requests 3"):
@@ -310,6 +311,77 @@ def test_a_cost_that_is_not_told_ends_the_budget():
             ask(client, range(5))
             assert client.wait(20.0).valid.sum() == 1
     assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize("fault", ["oversized", "endless", "hang", "drip", "drop", "truncated"])
+def test_calls_whose_answer_is_not_read_cost_as_much_as_the_dearest(fault):
+    # 0.3 for the only call that says so; the others take the budget to 0.9
+    with ChatServer(number_in, fault=lambda n: fault if n else None) as server:
+        cfg = cfg_of(server, concurrency=1, retries=1, call_timeout_s=0.3, max_answer_bytes=4096)
+        cfg = replace(cfg, max_cost=1.0, prompt_price=1.0, answer_price=20.0)
+        with ChatEndpoint(cfg, REPLY) as client, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ask(client, range(10))
+            assert client.wait(20.0).valid.sum() == 1
+            assert client.state() == {
+                "calls": 3,
+                "cost": pytest.approx(0.9),
+                "dearest": pytest.approx(0.3),
+                "unknown": 0,
+            }
+    assert len(server.calls) == 3
+
+
+@pytest.mark.parametrize("fault", ["oversized", "hang"])
+def test_a_first_answer_that_is_not_read_ends_the_budget_also_after_a_resume(fault):
+    with ChatServer(number_in, fault=lambda n: None if n else fault) as server:
+        cfg = cfg_of(server, concurrency=1, call_timeout_s=0.3, max_answer_bytes=4096, max_cost=1.0, prompt_price=1.0)
+        with ChatEndpoint(cfg, REPLY) as client, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ask(client, range(5))
+            assert not client.wait(20.0).valid.any()
+            state = client.state()
+            assert state["unknown"]
+        with ChatEndpoint(cfg, REPLY) as client, pytest.warns(UserWarning, match="how many tokens"):
+            client.load(state)
+            assert not ask(client, [6]).any()
+    assert len(server.calls) == 1
+
+
+def test_the_dearest_call_is_known_after_a_resume():
+    with ChatServer(number_in) as server:
+        cfg = cfg_of(server, concurrency=1, max_cost=0.5, prompt_price=1.0, answer_price=20.0)
+        with ChatEndpoint(cfg, REPLY) as client:
+            ask(client, [1])
+            client.wait(20.0)
+            state = client.state()
+        with ChatEndpoint(cfg, REPLY) as client, pytest.warns(UserWarning, match=r"max_cost 0\.5"):
+            client.load(state)  # another call of 0.3 would take 0.3 to 0.6
+            assert not ask(client, [2]).any()
+
+
+@pytest.mark.parametrize("fault", [500, 400, "redirect", "echo"])
+def test_calls_that_the_server_refuses_are_free(fault):
+    with ChatServer(number_in, fault=lambda n: fault) as server:
+        cfg = cfg_of(server, concurrency=1, retries=0, max_cost=1.0, prompt_price=1.0)
+        with ChatEndpoint(cfg, REPLY) as client, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ask(client, range(5))
+            client.wait(20.0)
+            assert client.state() == {"calls": 5, "cost": 0, "dearest": 0, "unknown": 0}
+
+
+def test_metrics_are_shares_under_the_names_of_the_scoring_service():
+    with (
+        ChatServer(number_in, delay_s=lambda n: 0.2) as server,
+        ChatEndpoint(cfg_of(server, queue_size=2), REPLY) as client,
+    ):
+        ask(client, [1, 1, 2, 3])
+        client.wait(20.0)
+        found = client.metrics()
+    expected = {"hit_rate": 0.25, "dropped": 0.25, "valid": 0.75, "requests_paid": 2, "failed": 0}
+    assert {name: found[name] for name in expected} == expected
+    assert set(ServiceCounters().scalars()) - {"accepted", "scorer_errors", "worker_restarts"} <= set(found)
 
 
 def test_forgotten_tickets_get_no_answer():

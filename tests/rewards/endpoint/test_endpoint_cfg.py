@@ -57,12 +57,31 @@ def test_bad_addresses_are_refused_by_name(url):
 
 @pytest.mark.parametrize(
     "url",
-    ["http://user:hunter2@host/v1", "http://hunter2@host/v1", "https://host/v1?key=hunter2", "http://host:hunter2/v1"],
+    [
+        "http://user:hunter2@host/v1",
+        "http://hunter2@host/v1",
+        "https://host/v1?key=hunter2",
+        "https://host/v1#hunter2",
+        "http://host:hunter2/v1",
+        # malformed in other ways, too
+        "https://me:hunter2 x@host/v1",
+        "https://me:hünter2@host/v1",
+        "https://me:hunter2\n@host/v1",
+        "me:hunter2@host/v1",
+        "ftp://me:hunter2@host/v1",
+        "http://[me:hunter2@host/v1",
+        "host.example/v1?key=hunter2",
+        "host.example/v1#hunter2",
+        "https:/host/v1?api_key=hunter2",
+        "https://?hunter2",
+        "https://host/v 1?key=hunter2",
+        "https://host\\v1?key=hunter2",
+    ],
 )
 def test_a_secret_in_an_address_is_refused_and_not_shown(url):
     with raises_naming(ConfigError, "endpoint.base_url") as caught:
         replace(GOOD, base_url=url).check()
-    assert "hunter2" not in str(caught.value)
+    assert "nter2" not in str(caught.value) and "http://HOST:PORT/v1" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Preferences that are learned while a run goes on: rounds, relabeled replay, exact resume."""
 
+import re
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import torch
 
 from robotrl.algos.sac import SacLearner
 from robotrl.config import WeightedReward
+from robotrl.errors import ConfigError
 from robotrl.learners.learner import Setup
 from robotrl.replay.buffer import Replay
 from robotrl.rewards.means import RewardMeans
+from robotrl.rewards.preferences.labelers.desk import LabelingCfg
 from robotrl.rewards.preferences.labelers.served import ServedLabelerCfg
 from robotrl.rewards.preferences.labelers.synthetic import SyntheticCfg
 from robotrl.rewards.preferences.online import OnlinePreferences
@@ -220,3 +224,44 @@ def test_pictures_are_taken_of_whole_segments_only():
     spans = {(clip.step, clip.env) for clip in taker.clips}
     expected = {(s, e) for s in (0, 3, 6, 9) for e in range(ENVS) if not any(over[s + k][e] for k in range(3))}
     assert spans == expected
+
+
+def served(**server: Any) -> LabelingCfg:
+    endpoint = ServedLabelerCfg("be far to the right")
+    return by("endpoint", endpoint=replace(endpoint, server=replace(endpoint.server, model="m", **server)), view="side")
+
+
+@pytest.mark.parametrize(
+    "server, named",
+    [
+        ({"key_env": "NO_SUCH_KEY"}, "reward.preferences.labeler.endpoint.server.key_env"),
+        ({"base_url": "ftp://host"}, "reward.preferences.labeler.endpoint.server.base_url"),
+    ],
+)
+def test_errors_name_the_flag_of_a_training(
+    server: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    with pytest.raises(ConfigError, match=rf"^{re.escape(named)} "):
+        source_of(replace(CFG, labeler=served(**server)), PicturedWalk(ENVS))
+
+
+def test_answers_of_a_model_are_kept_with_the_run_unless_a_directory_is_named(tmp_path: Path) -> None:
+    run, own_one = str(tmp_path / "run"), str(tmp_path / "own")
+    kept = served().kept_in(run)
+    assert (kept.store, kept.endpoint.server.answers) == (run, run)
+    named = replace(served(answers=own_one), store=own_one)
+    assert named.kept_in(run) == named
+    assert by("browser").kept_in(run).store == run and by("synthetic").kept_in(run) == by("synthetic")
+    assert served().kept_in(None) == served()
+    source = replace(CFG, labeler=served()).build(PicturedWalk(ENVS), RewardSetup(answers=run))
+    assert isinstance(source, OnlinePreferences)
+    source.close()
+    # descriptions, labels of the model, answers of the desk
+    assert len(list(Path(run).glob("*/scorer.json"))) == 3
+
+
+def test_the_execution_mode_of_the_training_makes_no_other_reward() -> None:
+    compiled = replace(CFG, training=replace(CFG.training, engine="compiled"))
+    longer = replace(CFG, training=replace(CFG.training, updates=CFG.training.updates + 1))
+    assert source_of(compiled).identity == source_of().identity != source_of(longer).identity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,37 @@ def test_stored_answers_are_found_again(tmp_path: Path) -> None:
     assert len(files_in(tmp_path)) == 7
 
 
+def test_memory_holds_no_answers(tmp_path: Path) -> None:
+    count, outputs = 2000, 500
+    keys = [number.to_bytes(16, "little") for number in range(count)]
+    rows = np.random.default_rng(0).random((count, outputs), np.float32)
+    tracemalloc.start()
+    try:
+        files = AnswerFiles(str(tmp_path), "a", outputs, None)
+        for start in range(0, count, 100):
+            files.put(keys[start : start + 100], rows[start : start + 100])
+        again = AnswerFiles(str(tmp_path), "a", outputs, None)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    for number in (0, 1, count - 1):
+        np.testing.assert_array_equal(files.get(keys[number]), rows[number])
+        np.testing.assert_array_equal(again.get(keys[number]), rows[number])
+    # answers alone would be 4 MB, twice
+    assert held < 2 * count * 300
+
+
+def test_an_answer_that_was_damaged_or_removed_since_is_not_known(tmp_path: Path) -> None:
+    path = stored(tmp_path)
+    again = files_in(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[2 * ROW_BYTES + 20] ^= 1
+    path.write_bytes(data)
+    assert again.get(KEYS[2]) is None and again.get(KEYS[3]) is not None
+    path.unlink()
+    assert again.get(KEYS[3]) is None
+
+
 def test_a_service_that_stores_nothing_leaves_no_file(tmp_path: Path) -> None:
     files_in(tmp_path).close()
     assert list(tmp_path.glob("*/*.rows")) == []
@@ -125,7 +157,10 @@ def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
     try:
         with pytest.raises(OSError):
             files.put(KEYS[1:2], ROWS[1:2])
+        assert files.get(KEYS[1]) is None
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    files.put(KEYS[2:3], ROWS[2:3])
+    np.testing.assert_array_equal(files.get(KEYS[2]), ROWS[2])
     files.close()
-    assert len(files_in(tmp_path)) == 1
+    assert len(files_in(tmp_path)) == 2

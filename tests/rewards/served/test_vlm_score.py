@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +91,10 @@ def test_late_reordered_and_retried_scores_land_on_their_steps() -> None:
             asked = t - t % 2
             expected = asked * 5 + n if asked >= began[t, n] else 0
             assert found[t, n] == pytest.approx(expected, abs=0.1), (t, n)
-    assert metrics["scoring/vlm-score/retries"] > 5 and metrics["scoring/vlm-score/valid"] == 150
+    assert (
+        metrics["scoring/vlm-score/retries"] > 5
+        and metrics["scoring/vlm-score/submitted"] * metrics["scoring/vlm-score/valid"] == 150
+    )
 
 
 def test_a_clip_has_the_frames_of_its_own_episode() -> None:
@@ -124,7 +128,7 @@ def test_a_silent_server_stops_nobody_and_its_steps_are_invalid() -> None:
             found = walked(made, 5)
         assert not found.any()
         metrics = made.rewards.metrics()
-        assert metrics["scoring/vlm-score/timed_out"] + metrics["scoring/vlm-score/failed"] == 10
+        assert metrics["scoring/vlm-score/timed_out"] + metrics["scoring/vlm-score/failed"] == 1.0
         made.close()
 
 
@@ -143,6 +147,56 @@ def test_the_budget_and_what_was_paid_outlive_a_resume() -> None:
         assert again.rewards.metrics()["scoring/vlm-score/cost"] == pytest.approx(0.9)
         again.close()
         assert len(server.calls) == 9
+
+
+def test_a_cost_that_nobody_knows_ends_the_budget_also_after_a_resume() -> None:
+    with ChatServer(number, fault=lambda n: "oversized") as server:
+        limited = EndpointCfg(base_url=server.base_url, model="m", max_cost=0.9, prompt_price=0.1, concurrency=1)
+        cfg = replace(cfg_of(server), every=1, frame_gap=1, patient=True, endpoint=limited)
+        with pytest.warns(UserWarning, match="how many tokens"):
+            first: Any = on_walk(Walk(1), cfg)
+            walked(first, 4)
+            state = first.get_state()
+            first.close()
+            again: Any = on_walk(Walk(1), cfg)
+            again.set_state(state)
+            walked(again, 4, seed=1)
+            again.close()
+        assert len(server.calls) == 1
+
+
+def test_what_changes_no_score_makes_no_other_reward() -> None:
+    sim = make_sim("bev/drive", 1, 0, obs="vector", agents=4)
+    base = VlmScoreCfg(question="how safe?", endpoint=EndpointCfg(model="m"))
+
+    def identity(cfg: VlmScoreCfg) -> str:
+        source = cfg.build(sim, RewardSetup())
+        source.close()
+        return source.identity
+
+    same: list[dict[str, Any]] = [{"wait_s": 2.0}, {"kept_steps": 77}, {"patient": True}]
+    limits: list[dict[str, Any]] = [{"max_requests": 5}, {"concurrency": 2}, {"retries": 1}, {"queue_size": 9}]
+    limits += [{"timeout_s": 9.0}, {"call_timeout_s": 9.0}, {"backoff_s": 1.0}, {"max_answer_bytes": 999}]
+    limits += [{"max_cost": 1.0, "prompt_price": 1.0}, {"answer_price": 1.0}]
+    other: list[dict[str, Any]] = [{"question": "how fast?"}, {"high": 5.0}, {"words": ("a", "b")}, {"every": 5}]
+    other += [{"max_age": 3}, {"frames": 2}, {"pixels": 64}, {"synthesis": "driving"}]
+    asked: list[dict[str, Any]] = [{"base_url": "http://127.0.0.1:9/v1"}, {"model": "n"}, {"temperature": 1.0}]
+    asked += [{"max_tokens": 9}, {"reply_format": "text"}]
+    same += [{"endpoint": replace(base.endpoint, **one)} for one in limits]
+    other += [{"endpoint": replace(base.endpoint, **one)} for one in asked]
+    assert {identity(replace(base, **changes)) for changes in same} == {identity(base)}
+    found = [identity(replace(base, **changes)) for changes in [{}, *other]]
+    assert len(set(found)) == len(found)
+
+
+def test_answers_are_kept_with_the_run_unless_a_directory_is_named(tmp_path: Path) -> None:
+    sim = make_sim("bev/drive", 1, 0, obs="none", agents=4)
+    base = VlmScoreCfg(question="how safe?", endpoint=EndpointCfg(model="m"))
+    named = replace(base, endpoint=replace(base.endpoint, answers=str(tmp_path / "own")))
+    for cfg, folder in ((base, "run"), (named, "own")):
+        cfg.build(sim, RewardSetup(answers=str(tmp_path / "run"))).close()
+        assert len(list((tmp_path / folder).glob("*/scorer.json"))) == 1
+    assert len(list((tmp_path / "run").iterdir())) == 1
 
 
 def test_scores_of_answers_by_hand() -> None:

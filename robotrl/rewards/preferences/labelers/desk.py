@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -31,8 +31,8 @@ class LabelingCfg:
     length: int = 25
     """Steps of a segment."""
     store: str | None = None
-    """Directory in which answers are kept by the contents of their segments, so that nothing is asked twice. None keeps
-    them in memory only."""
+    """Directory in which answers are kept by the contents of their segments, so that nothing is asked twice. None: the
+    folder `answers` of the run that trains, for those of an endpoint or a person; others are kept in memory only."""
     view: str | None = None
     """Observed picture or camera that is shown; None takes the first."""
     frames: int = 4
@@ -42,6 +42,13 @@ class LabelingCfg:
     synthetic: SyntheticCfg = field(default_factory=SyntheticCfg)
     endpoint: ServedLabelerCfg = field(default_factory=ServedLabelerCfg)
     browser: BrowserCfg = field(default_factory=BrowserCfg)
+
+    def kept_in(self, directory: str | None) -> LabelingCfg:
+        """These settings, with a directory of answers that cost where they name none; None leaves them as they are."""
+        if self.by == "synthetic":
+            return self
+        endpoint = replace(self.endpoint, server=self.endpoint.server.kept_in(directory))
+        return replace(self, store=directory if self.store is None else self.store, endpoint=endpoint)
 
     def check(self, field: str = "labeler") -> None:
         """Check the settings, those of the chosen labeler included.
@@ -59,12 +66,12 @@ class LabelingCfg:
         )
 
 
-LABELERS: dict[str, Callable[[LabelingCfg], Labeler]] = {
-    "synthetic": lambda cfg: SyntheticLabeler(cfg.synthetic),
-    "endpoint": lambda cfg: ServedLabeler(cfg.endpoint, "labeler.endpoint"),
-    "browser": lambda cfg: BrowserLabeler(cfg.browser),
+LABELERS: dict[str, Callable[[LabelingCfg, str], Labeler]] = {
+    "synthetic": lambda cfg, field: SyntheticLabeler(cfg.synthetic),
+    "endpoint": lambda cfg, field: ServedLabeler(cfg.endpoint, f"{field}.endpoint"),
+    "browser": lambda cfg, field: BrowserLabeler(cfg.browser),
 }
-"""Name to what makes the labeler."""
+"""Name to what makes the labeler from the settings and their name, for errors."""
 
 
 class PairKeys(NamedTuple):
@@ -88,18 +95,19 @@ class LabelDesk:
 
     Args:
         cfg: settings.
+        field: name of the settings, for errors.
 
     Raises:
         ConfigError: a setting is out of range.
         DataError: the store cannot be used.
     """
 
-    def __init__(self, cfg: LabelingCfg) -> None:
-        cfg.check()
-        self._labeler = LABELERS[cfg.by](cfg)
+    def __init__(self, cfg: LabelingCfg, field: str = "labeler") -> None:
+        cfg.check(field)
+        self._labeler = LABELERS[cfg.by](cfg, field)
         shown = f":{cfg.view}:{cfg.frames}:{cfg.pixels}" if self._labeler.needs_clips else ""
         self.identity = f"{self._labeler.identity}{shown}"
-        self._store = LabelStore(cfg.store, self.identity, "labeler.store")
+        self._store = LabelStore(cfg.store, self.identity, f"{field}.store")
         self._open = dict[bytes, PairKeys]()
         self._ready = dict[bytes, int]()
         self._asked, self._known = 0, 0

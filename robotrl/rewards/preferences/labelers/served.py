@@ -256,9 +256,10 @@ class ServedLabeler:
     def metrics(self) -> dict[str, float]:
         """See `Labeler.metrics`."""
         counts = {name: float(count) for name, count in self._counts.items()}
-        paid = {name: self._describer.metrics()[name] for name in ("calls", "cost")}
+        paid = {name: self._describer.state()[name] for name in ("calls", "cost")}
+        described, judged = self._describer.counts(), self._judge.counts()
         failed = {
-            name: self._describer.metrics()[name] + self._judge.metrics()[name]
+            name: float(described[name] + judged[name])
             for name in ("invalid", "failed", "timed_out", "refused", "dropped", "retries")
         }
         return {**counts, **paid, **failed}
