@@ -257,9 +257,9 @@ class ServedLabeler:
         """See `Labeler.metrics`."""
         counts = {name: float(count) for name, count in self._counts.items()}
         paid = {name: self._describer.state()[name] for name in ("calls", "cost")}
-        described, judged = self._describer.counts(), self._judge.counts()
+        first, second = self._describer.counts(), self._judge.counts()
         failed = {
-            name: float(described[name] + judged[name])
+            name: float(first[name] + second[name])
             for name in ("invalid", "failed", "timed_out", "refused", "dropped", "retries")
         }
         return {**counts, **paid, **failed}
