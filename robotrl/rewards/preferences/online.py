@@ -263,6 +263,9 @@ class OnlinePreferences:
         """See `RewardSource.load`; open questions are asked again, and the ensemble is fitted as it was."""
         self._memory.load({name.removeprefix("memory/"): x for name, x in state.items() if name.startswith("memory/")})
         self._desk.load({name.removeprefix("paid/"): float(x) for name, x in state.items() if name.startswith("paid/")})
+        if self._clips is not None:
+            self._clips.clear()
+        self._open_clips.clear()
         self._rounds = int(state["rounds"])
         self._pairs, self._learned, self._keys = None, None, []
         self._fitted_on = np.zeros(0, np.int64)

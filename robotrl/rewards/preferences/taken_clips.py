@@ -77,6 +77,11 @@ class ClipTaker:
                 self.clips.append(TakenClip(self._begin, env, taken))
         self._envs = self._envs[:0]
 
+    def clear(self) -> None:
+        """Forget all segments: steps get other numbers."""
+        self.clips.clear()
+        self._envs = self._envs[:0]
+
     def _start(self, step: int) -> None:
         self._begin, self._at = step, 0
         self._envs = torch.randperm(self._num_envs, generator=self._generator)[:AT_ONCE].sort().values

@@ -210,7 +210,8 @@ class LanguageReward:
             return
         self._worth = None
         kept = answers.step > self._clock - 1 - self._cfg.kept_steps
-        picture, env, outputs = answers.step[kept], answers.env[kept], answers.outputs[kept]
+        self._scenes.lost += int(np.count_nonzero(~kept))
+        picture, env, outputs, _ = answers.rows(kept)
         if not self._term.judges_action:
             notes = torch.from_numpy(self._recent.notes[self._recent.row(picture), env])
             self._term.see(torch.from_numpy(outputs), notes)
@@ -282,6 +283,10 @@ class LanguageReward:
         warn_of_lost(self._name, int(state["pending"]))
         # states of before had no cost
         self._scenes.charge(int(state["paid"]), float(state.get("cost", 0.0)))
+        # numbers of steps rise, so that answers of before are about steps that are gone
+        self._clock += self._cfg.kept_steps
+        self._recent.clear()
+        self._late.clear()
         self._due_in = int(state["due_in"])
         for place, ages in ((self._known, state["known"]), (self._asked, state["asked"])):
             age = ages.astype(np.int64)

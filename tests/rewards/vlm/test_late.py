@@ -146,12 +146,13 @@ class Withheld:
         self.submit, self.metrics, self.charge = self._inner.submit, self._inner.metrics, self._inner.charge
         self.close = self._inner.close
         self._held: list[Answers] = []
+        self.all_at_once = False
 
     def collect(self) -> Answers:
         found = self._inner.collect()
         self._held += [Answers(*(x[k : k + 1] for x in found)) for k in range(len(found.tickets))]
         self._rng.shuffle(self._held)
-        count = int(self._rng.integers(0, len(self._held) + 1))
+        count = len(self._held) if self.all_at_once else int(self._rng.integers(0, len(self._held) + 1))
         given, self._held = self._held[:count], self._held[count:]
         return Answers(*(np.concatenate(parts) for parts in zip(*given, strict=True))) if given else found_none(found)
 
@@ -276,6 +277,35 @@ def test_a_state_with_scores_on_their_way_is_not_resumed_exactly_and_says_so() -
     with pytest.warns(UserWarning, match=r"reward 'number': 2 scores were on their way .* not exactly"):
         made.set_state(state)
     made.close()
+
+
+def test_answers_of_before_a_state_was_restored_are_given_to_no_step() -> None:
+    """The sim goes back four steps; what was asked about them and before belongs to steps that are gone."""
+    n, seen = 2, []
+    for restored in (False, True):
+        held = Withheld(5)
+        made: Any = late_sim(Walk(n), NumberCfg(scores=held, max_age=2, kept_steps=8))
+        made.reset(seed=0)
+        for _ in range(3):
+            made.step(torch.zeros(n, 1))
+        if restored:
+            state = made.get_state()
+            for _ in range(4):
+                made.step(torch.zeros(n, 1))
+            made.set_state(state)
+            assert not made.late_rewards(wait=False).change.numel()
+        held.all_at_once = True
+        fresh = 0 if restored else 3
+        steps = 5
+        for _ in range(steps):
+            made.step(torch.zeros(n, 1))
+            late = made.late_rewards(wait=False)
+            seen += [(restored, back) for back in late.back.tolist()]
+            fresh += 1
+            assert (late.back < fresh).all(), "a late reward of a step that this run did not make"
+        made.close()
+    # without a restore there is something to be late with
+    assert any(back > 0 for restored, back in seen if not restored)
 
 
 def test_a_resumed_run_has_the_rest_of_its_budget() -> None:
