@@ -85,9 +85,7 @@ class EpisodeSimilarity:
     end_at: float | None = None
     obs_keys: tuple[str, ...] = ()
 
-    def __init__(
-        self, cfg: ScenePicturesCfg, scenes: SceneScores, goal: Tensor, num_envs: int, identity: str
-    ) -> None:
+    def __init__(self, cfg: ScenePicturesCfg, scenes: SceneScores, goal: Tensor, num_envs: int, identity: str) -> None:
         self.identity = identity
         self._cfg, self._scenes, self._goal, self._num_envs = cfg, scenes, goal, num_envs
         self._clock, self._due_in = 0, 0

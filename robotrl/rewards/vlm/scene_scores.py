@@ -108,7 +108,7 @@ class SceneScores:
         self._scores.charge(max(0, count - self.paid), max(0.0, cost - self.cost))
 
     def metrics(self) -> dict[str, float]:
-        """Scalars to log, of the service, and the number of scores that came too late for any step; none without a service."""
+        """Scalars to log, of the service, and how many scores came too late for any step; none without a service."""
         found = self._scores.metrics()
         return found | {"lost": float(self.lost)} if found else found
 

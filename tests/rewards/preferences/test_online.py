@@ -38,13 +38,15 @@ CFG = PreferencesCfg(
 
 
 class PicturedWalk(Walk):
-    """A walk with a camera: the picture is as bright as the position is far."""
+    """A walk with a camera: the picture is as bright as the position is far, below a black line."""
 
     cameras = ("side",)
 
     def render(self, ids: Any, camera: str, width: int, height: int) -> np.ndarray:
         shade = ((self._obs[list(ids), 0] + 2) * 50).clamp(0, 255).numpy().astype(np.uint8)
-        return np.broadcast_to(shade[:, None, None, None], (len(shade), height, width, 3)).copy()
+        shown = np.broadcast_to(shade[:, None, None, None], (len(shade), height, width, 3)).copy()
+        shown[:, 0] = 0
+        return shown
 
 
 def source_of(cfg: PreferencesCfg = CFG, sim: Any = None) -> OnlinePreferences:
