@@ -20,13 +20,15 @@ from robotrl.rewards.vlm.pictures import PictureFeed
 from robotrl.rewards.vlm.recent import NONE
 from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
 from robotrl.rewards.vlm.similarity import PictureScores
-from robotrl.rewards.vlm.source import FALLBACK, ScoredLate, late_scores, warn_of_lost
+from robotrl.rewards.vlm.source import FALLBACK, ScoredLate, check_kept_steps, late_scores, warn_of_lost
 from robotrl.rewards.vlm.synthesis import Shape
 from robotrl.rewards.vlm.window import CalibratedWindow
 from robotrl.rewards.vlm.windowed import RawScore
 from robotrl.spec.vehicle import HasTimeToCollision
 
 UNKNOWN = -1
+STANDING_BYTES, STEP_BYTES = 28, 13
+"""Bytes of a kept step of an env: in `StandingAnswers`, and reward, validity and truth."""
 
 
 class StaticPath(NamedTuple):
@@ -105,6 +107,7 @@ class DualPathwayReward:
         self._static, self._dynamic, self._truth_of = static, dynamic, truth
         self._product, self._shape, self._num_envs = product, shape, num_envs
         kept = cfg.kept_steps
+        check_kept_steps(name, kept, num_envs * (2 * STANDING_BYTES + STEP_BYTES + 4 * shape.width))
         self._scenes = None if static is None else SceneScores(_Newest(self, feed.shape), static.scores, num_envs)
         self._score = StandingAnswers(num_envs, kept, cfg.max_age)
         self._risk = StandingAnswers(num_envs, kept, 0 if dynamic is None else dynamic.max_age)

@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.fn.preferences import preference_probability
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
 from robotrl.rewards.preferences.labelers.desk import LabelDesk, PairKeys
 from robotrl.rewards.preferences.labelers.labels import NEITHER
 from robotrl.rewards.preferences.memory import KeptSteps, StepMemory
 from robotrl.rewards.preferences.offline import CANDIDATES
-from robotrl.rewards.preferences.preferences import PreferencesCfg
+from robotrl.rewards.preferences.preferences import NAME, PreferencesCfg
 from robotrl.rewards.preferences.segments import Ints, Segments, gather, possible_starts, random_pairs, segment_keys
 from robotrl.rewards.preferences.taken_clips import ClipTaker
 from robotrl.rewards.preferences.training import FEWEST, AnsweredPairs, joined, train_preferences
@@ -67,7 +66,8 @@ class OnlinePreferences:
         self.obs_keys = tuple(specs)
         settings = (cfg.labels, cfg.per_round, cfg.every_env_steps, cfg.memory, cfg.pessimism, cfg.offset, cfg.pairs)
         self.identity = f"preferences:{self._desk.identity}:{settings!r}:{cfg.training!r}:{sorted(specs)!r}"
-        self._memory = StepMemory(specs, sim.action_spec, sim.num_envs, max(1, cfg.memory // sim.num_envs))
+        rows = max(1, cfg.memory // sim.num_envs)
+        self._memory = StepMemory(specs, sim.action_spec, sim.num_envs, rows, NAME)
         self._device = sim.device
         self._rng_seed = cfg.training.seed
         self._learned: LearnedPreferences | None = None
@@ -141,9 +141,7 @@ class OnlinePreferences:
         choose = self._cfg.pairs == "disagreement" and self._learned is not None
         pairs = random_pairs(starts, count * (CANDIDATES if choose else 1), length, rng)
         if choose and self._learned is not None:
-            ensemble = self._learned.ensemble
-            scores = [ensemble.segment_scores(gather(kept.pool, pairs[:, side], length)) for side in (0, 1)]
-            spread = preference_probability(scores[1] - scores[0]).std(1, correction=0)
+            spread = self._learned.disagreement(*(gather(kept.pool, pairs[:, side], length) for side in (0, 1)))
             pairs = pairs[torch.argsort(spread, descending=True, stable=True).numpy()[:count]]
         first, second = (gather(kept.pool, pairs[:, side], length) for side in (0, 1))
         shown = None

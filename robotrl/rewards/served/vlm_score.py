@@ -80,7 +80,7 @@ class VlmScoreCfg(ScenePicturesCfg, QuestionCfg):
     def with_pictures(self, pictures: PictureFeed, clip: ClipShape, sim: VecSim) -> ServedReward:
         """Build the source on these pictures of a sim; see `build`."""
         where = f"reward.{NAME}"
-        feed = ClipFeed(pictures, sim.num_envs, clip)
+        feed = ClipFeed(pictures, sim.num_envs, clip, where)
         shape = synthesis_of(self.synthesis, sim, NAME, self.max_speed_mps)
         term = WindowedTerm(lambda scores: scores[:, 0], CalibratedWindow(2, (0.0, 1.0), UNIT, NAME), shape)
         scores = EndpointScores(self.endpoint, self, where, self.patient)

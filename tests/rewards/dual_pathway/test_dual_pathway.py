@@ -90,7 +90,7 @@ class OnWalk(NamedTuple):
             # the first output is the number of the picture, for the score and for the gate
             static = static._replace(goals=1, raw=lambda found: static_score(found[:, 0]))
             static = static._replace(scores=Doubled(static.scores))
-        memory = ClipMemory(sim.num_envs, CLIP, 1, feed.shape, slack=64)
+        memory = ClipMemory(sim.num_envs, CLIP, 1, feed.shape, 64, "reward.dual-pathway")
         shape = synthesis_of("none", sim, "dual-pathway", 1.0)
         dynamic = DynamicPath(risks, GAP, AGE, **gate)
         return DualPathwayReward(

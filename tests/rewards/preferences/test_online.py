@@ -203,6 +203,29 @@ def test_a_served_model_is_asked_while_the_sim_steps_on_and_open_questions_survi
         again.close()
 
 
+def test_pictures_of_before_a_state_was_restored_are_of_no_segment():
+    with ChatServer(brighter) as server:
+        endpoint = ServedLabelerCfg("be far to the right")
+        endpoint = replace(endpoint, server=replace(endpoint.server, base_url=server.base_url, model="m"))
+        cfg = replace(CFG, every_env_steps=10**9, labeler=by("endpoint", endpoint=endpoint, view="side"))
+        sim = rewarded(cfg, PicturedWalk(ENVS, limit=1000))
+        sim.reset(seed=0)
+        state = None
+        for step in range(14):
+            if step == 4:
+                state = sim.get_state()
+            sim.step(torch.zeros(ENVS, 1))
+        taker = own(sim)._clips
+        assert state is not None and taker is not None and taker.clips
+        sim.set_state(state)
+        assert not taker.clips
+        for _ in range(7):
+            sim.step(torch.zeros(ENVS, 1))
+        # the steps that were made since the restore: 4 to 10
+        assert {clip.step for clip in taker.clips} == {4, 7}
+        sim.close()
+
+
 def test_pictures_are_taken_of_whole_segments_only():
     sim = PicturedWalk(ENVS, limit=5)
     taker = ClipTaker(sim, replace(LABELING, view="side"), seed=0)
