@@ -118,7 +118,7 @@ class DualPathwayReward:
         self.gate = GateCounters()
         self._clock, self._due_in = kept, 0
         self._late = list[ScoredLate]()
-        self._lost = dict.fromkeys(("static", "dynamic"), 0)
+        self._lost: dict[str, int] = {"static": 0, "dynamic": 0}
         """Answers of each path that came too late to be taken."""
 
     def score(self, transition: SimTransition) -> Score:

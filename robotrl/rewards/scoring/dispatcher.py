@@ -298,7 +298,7 @@ class Dispatcher:
 
     def _fail(self, error: RobotrlError) -> None:
         with self._changed:
-            self.error = error
+            self.error = self.error or error
             self._changed.notify_all()
 
 

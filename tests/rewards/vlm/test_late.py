@@ -125,6 +125,15 @@ def test_100_000_delayed_and_reordered_scores_land_on_their_steps() -> None:
     assert (scored == (numbers(range(steps), n) % 997 != 7)).all()
 
 
+def test_with_a_queue_that_waits_the_sim_is_held_back_and_every_picture_is_scored() -> None:
+    n, steps = 50, 40
+    service = ServiceCfg(
+        batch_size=16, flush_after_s=0.0, cache_frames=0, queue_frames=64, when_full="wait", wait_s=60.0
+    )
+    _, asked, scored = written(NumberCfg(scorer={"delay_s": 0.02}, service=service), n, steps)
+    assert asked == n * steps and scored.all()
+
+
 def test_a_queue_that_drops_pictures_scores_some_and_each_on_its_step() -> None:
     n, steps = 50, 200
     cfg = NumberCfg(
