@@ -22,9 +22,9 @@ from robotrl.rewards.scoring.worker_process import WorkerProcess
 from robotrl.run.child_process import error_of_child
 
 LOSSES = 5
-"""Workers that ended in a row, without one answer, before others are started in their place after a pause only. With
-one more for each further process: such losses of all places together, before a service that never came up gives up, and
-before one that did counts as down."""
+"""Workers lost in a row, without one answer, before others are started in their place after a pause only. With one more
+for each further process: those of all places together that ended by themselves, before a service that never came up
+gives up, and before one that did counts as down."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """Pause before a worker is started again: the first one, which doubles with every further loss, and the longest."""
 START_S = 600.0
@@ -68,9 +68,9 @@ class Dispatcher:
         """Error of a service that did not come up."""
         self._workers: list[WorkerProcess | None] = [None] * cfg.processes
         self._losses = 0
-        """Workers that ended since the last answer."""
+        """Workers that ended since the last answer; those that hang are there, and may be faster again."""
         self._losses_of = [0] * cfg.processes
-        """Those of each place since its own last answer."""
+        """Workers of each place that ended or hung since its own last answer."""
         self._resume_s = [0.0] * cfg.processes
         """Time before which no worker is started in each place."""
         self._closing = False
@@ -231,8 +231,7 @@ class Dispatcher:
         elif worker.ready is None:
             self._count_loss(place, f"did not start for {hung_s:g} s")
         else:
-            # a scorer that is slow is there, and may be faster again
-            self._count_restart(f"did not answer for {hung_s:g} s")
+            self._count_restart(place, f"did not answer for {hung_s:g} s")
 
     def _end(self, place: int, worker: WorkerProcess, grace_s: float) -> None:
         """End a worker; the pictures that it had wait once more."""
@@ -243,9 +242,8 @@ class Dispatcher:
             self._changed.notify_all()
 
     def _count_loss(self, place: int, what: str) -> None:
-        """Count a worker that ended; after too many in a row another one is started after a pause only."""
+        """Count a worker that ended; too many in a row are an error, or leave the service down."""
         self._losses += 1
-        self._losses_of[place] += 1
         too_many = self._losses >= LOSSES + self._cfg.processes - 1
         said = (
             f"{PROCESS} {what}: workers were lost {self._losses} times in a row without one answer in between"
@@ -254,14 +252,16 @@ class Dispatcher:
         if too_many and not self.up:
             self._fail(RobotrlError(said))
             return
-        self._count_restart(what)
-        beyond = self._losses_of[place] - LOSSES
-        if beyond >= 0:
-            self._resume_s[place] = time.monotonic() + min(FIRST_PAUSE_S * 2.0 ** min(beyond, 10), LONGEST_PAUSE_S)
+        self._count_restart(place, what)
         if too_many:
             self._shut_if_none_is_ready(said)
 
-    def _count_restart(self, what: str) -> None:
+    def _count_restart(self, place: int, what: str) -> None:
+        """Count a worker that another one is started for, after a pause if there were too many in a row."""
+        self._losses_of[place] += 1
+        beyond = self._losses_of[place] - LOSSES
+        if beyond >= 0:
+            self._resume_s[place] = time.monotonic() + min(FIRST_PAUSE_S * 2.0 ** min(beyond, 10), LONGEST_PAUSE_S)
         with self._changed:
             counters = self._ledger.counters
             counters.restarts += 1

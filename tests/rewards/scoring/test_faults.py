@@ -198,14 +198,17 @@ def test_a_worker_that_hangs_is_replaced_and_its_pictures_are_invalid(tmp_path: 
 
 
 def test_a_scorer_that_is_slower_than_its_time_limit_for_a_while_ends_nothing(tmp_path: Path) -> None:
-    """More workers are given up on in a row than may die; that is no outage, and the rest is scored when it is well."""
+    """More workers hang in a row than may die: no outage, but a pause; what comes is scored when it is well again."""
     ill = tmp_path / "ill"
     cfg = cfg_with(batch_size=1, queue_frames=4, timeout_s=0.3, cache_frames=0)
     with service_of(cfg, ill=str(ill), slow_s=5.0) as service:
         ill.write_text("slow")
         with pytest.warns(UserWarning, match="did not answer for 0.3 s") as caught:
-            limit = dispatcher.LOSSES + 2
+            limit = dispatcher.LOSSES
             answers = stepped(service, 100, lambda now: now["worker_restarts"] >= limit)
+            paused_s = time.monotonic()
+            more = stepped(service, 5000, lambda now: now["worker_restarts"] >= limit + 1)
+            assert time.monotonic() - paused_s >= dispatcher.FIRST_PAUSE_S and not more.valid.any()
         assert len(caught) == 1 and not answers.valid.any()
         metrics = service.metrics()
         assert metrics["timed_out"] > 0 and metrics["outages"] == 0 and metrics["unserved"] == 0
