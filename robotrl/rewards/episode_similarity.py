@@ -16,7 +16,7 @@ from torch import Tensor
 
 from robotrl.fn.language_reward import episode_similarity
 from robotrl.rewards.source import LateScores, RewardSetup, Score, SimTransition
-from robotrl.rewards.vlm.cfg import PictureRewardCfg
+from robotrl.rewards.vlm.cfg import PictureRewardCfg, ScenePicturesCfg
 from robotrl.rewards.vlm.pictures import picture_feed, warn_of_other_view
 from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
 from robotrl.rewards.vlm.similarity import open_scores
@@ -40,8 +40,17 @@ class EpisodeSimilarityCfg(PictureRewardCfg):
             CapabilityError: the sim has no picture.
             ConfigError: a setting is out of range, or the sentence cannot be read.
             DataError: the model cannot be loaded.
+            RobotrlError: no worker of the scoring service started.
         """
-        return EpisodeSimilarity(self, sim)
+        self.check(NAME)
+        check_prompts(NAME, "goal", (self.goal,))
+        feed = picture_feed(sim, self.view, self.pixels, f"reward.{NAME}.view")
+        warn_of_other_view(self.model, feed, f"reward.{NAME}.view")
+        opened = open_scores(self, (self.goal,), "image", feed.shape)
+        settings = (NAME, opened.prompts.identity, feed.name, self.every, self.goal)
+        identity = hashlib.sha256(repr(settings).encode()).hexdigest()
+        scenes = SceneScores(feed, opened.scores, sim.num_envs)
+        return EpisodeSimilarity(self, scenes, torch.from_numpy(opened.prompts.texts[0]), sim.num_envs, identity)
 
 
 @dataclass(eq=False)
@@ -65,37 +74,26 @@ class EpisodeSimilarity:
     are valid, with 0; the last one is invalid until a picture of its episode is scored.
 
     Args:
-        cfg: settings.
-        sim: the sim.
-
-    Raises:
-        CapabilityError: the sim has no picture.
-        ConfigError: a setting is out of range, or the sentence cannot be read.
-        DataError: the model cannot be loaded.
-        RobotrlError: no worker of the scoring service started.
+        cfg: when pictures are scored.
+        scenes: gives the unit vectors (D,) of the pictures of a step.
+        goal: (D,) unit vector of the sentence.
+        num_envs: N.
+        identity: see `RewardSource`.
     """
 
     fallback = 0.0
     end_at: float | None = None
     obs_keys: tuple[str, ...] = ()
 
-    def __init__(self, cfg: EpisodeSimilarityCfg, sim: VecSim) -> None:
-        cfg.check(NAME)
-        check_prompts(NAME, "goal", (cfg.goal,))
-        feed = picture_feed(sim, cfg.view, cfg.pixels, f"reward.{NAME}.view")
-        warn_of_other_view(cfg.model, feed, f"reward.{NAME}.view")
-        opened = open_scores(cfg, (cfg.goal,), "image", feed.shape)
-        self._goal = torch.from_numpy(opened.prompts.texts[0])
-        self._cfg, self._num_envs = cfg, sim.num_envs
-        self._scenes = SceneScores(feed, opened.scores, sim.num_envs)
+    def __init__(self, cfg: ScenePicturesCfg, scenes: SceneScores, goal: Tensor, num_envs: int, identity: str) -> None:
+        self.identity = identity
+        self._cfg, self._scenes, self._goal, self._num_envs = cfg, scenes, goal, num_envs
         self._clock, self._due_in = 0, 0
-        self._running = [self._fresh() for _ in range(sim.num_envs)]
+        self._running = [self._fresh() for _ in range(num_envs)]
         self._of = dict[tuple[int, int], OpenEpisode]()
-        """Episode of each picture that is being scored, by step and env."""
+        """Episode of each picture that is being scored, by step and env, the oldest first."""
         self._late = list[tuple[int, int, float, bool]]()
         """Step, env, change and whether the step had no score, of ended episodes."""
-        settings = (NAME, opened.prompts.identity, feed.name, cfg.every, cfg.goal)
-        self.identity = hashlib.sha256(repr(settings).encode()).hexdigest()
 
     def _fresh(self) -> OpenEpisode:
         return OpenEpisode(torch.zeros(len(self._goal)))
@@ -108,6 +106,7 @@ class EpisodeSimilarity:
                 self._of[step, env] = self._running[env]
             self._due_in = self._cfg.every
         self._due_in -= 1
+        self._drop_old()
         self._take(self._scenes.collect())
         over = transition.step.terminated | transition.step.truncated
         value, valid = torch.zeros(self._num_envs), torch.ones(self._num_envs, dtype=torch.bool)
@@ -122,17 +121,27 @@ class EpisodeSimilarity:
         return float(episode_similarity(episode.total, self._goal))
 
     def _take(self, answers: SceneAnswers) -> None:
+        for step, env in answers.unscored.tolist():
+            self._of.pop((step, env), None)
         for step, env, output in zip(answers.step.tolist(), answers.env.tolist(), answers.outputs, strict=True):
-            episode = self._of.pop((step, env))
+            episode = self._of.pop((step, env), None)
+            if episode is None:
+                self._scenes.lost += 1
+                continue
             episode.total += torch.from_numpy(output)
             episode.scored += 1
             if episode.end is not None:
                 now = self._similarity(episode)
                 self._late.append((episode.end, env, now - episode.given, episode.scored == 1))
                 episode.given = now
-        if len(self._of) > self._num_envs * self._cfg.kept_steps:  # their answers will not come
-            oldest = self._clock - self._cfg.kept_steps
-            self._of = {key: episode for key, episode in self._of.items() if key[0] > oldest}
+
+    def _drop_old(self) -> None:
+        """Let go of the pictures whose answers are taken no longer."""
+        while self._of:
+            oldest = next(iter(self._of))
+            if oldest[0] > self._clock - 1 - self._cfg.kept_steps:
+                return
+            del self._of[oldest]
 
     def late(self, wait_s: float | None = None) -> LateScores:
         """See `LateRewardSource.late`."""
@@ -180,5 +189,8 @@ class EpisodeSimilarity:
             )
         self._scenes.charge(int(state["paid"]), 0.0)
         self._due_in = int(state["due_in"])
+        # answers of before belong to episodes that are gone
+        self._of.clear()
+        self._late.clear()
         totals = torch.from_numpy(state["total"].copy())
         self._running = [OpenEpisode(total, int(scored)) for total, scored in zip(totals, state["scored"], strict=True)]

@@ -1,4 +1,4 @@
-"""Number of usable CPU cores, and a warning for too many threads."""
+"""Number of usable CPU cores, a warning for too many threads, and an error for more memory than there is."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 import platform
 import warnings
 
-from robotrl.errors import check_count
+import psutil
+
+from robotrl.errors import ConfigError, check_count
 
 MOST_THREADS = 1024
+LARGEST_SHARE = 0.5
+"""Largest share of the free memory that one thing may reserve."""
 
 
 def usable_cores() -> int:
@@ -33,6 +37,28 @@ def check_threads(field: str, threads: int) -> int:
             stacklevel=3,
         )
     return threads
+
+
+def check_memory(said: str, item_bytes: int, items: int, expected: str) -> None:
+    """Check that items take at most half of the free memory, before they are reserved.
+
+    The system promises memory that it does not have, and ends a process that then uses it.
+
+    Args:
+        said: setting and value, for the error: "memory is 200".
+        item_bytes: bytes of an item.
+        items: number of items.
+        expected: what to change, for the error: "fewer".
+
+    Raises:
+        ConfigError: they take more.
+    """
+    free = int(psutil.virtual_memory().available)
+    if item_bytes * items > free * LARGEST_SHARE:
+        raise ConfigError(
+            f"{said}, of {item_bytes:,} bytes each: expected {expected}, together at most half of the {free:,} bytes of"
+            " memory that are free"
+        )
 
 
 def processor_features() -> str:

@@ -52,12 +52,13 @@ class PixelScorer:
         delay_s: longest random delay of a batch.
         slow_s: delay of a batch with a SLOW picture.
         identity: the scorer's.
+        ill: file; while it is there every batch ends the worker, or, if its text is "slow", takes `slow_s`.
     """
 
     num_outputs = 2
 
-    def __init__(self, log: str, delay_s: float, slow_s: float, identity: str) -> None:
-        self.identity = identity
+    def __init__(self, log: str, delay_s: float, slow_s: float, identity: str, ill: str = "") -> None:
+        self.identity, self._ill = identity, ill
         self._log, self._delay_s, self._slow_s = log, delay_s, slow_s
         self._random = random.Random(os.getpid())
 
@@ -67,6 +68,10 @@ class PixelScorer:
         if self._log:
             with Path(self._log).open("a") as file:
                 file.write(f"{os.getpid()} {len(pictures)}\n")
+        if self._ill and Path(self._ill).exists():
+            if Path(self._ill).read_text() != "slow":
+                os._exit(5)
+            time.sleep(self._slow_s)
         if self._delay_s:
             time.sleep(self._random.uniform(0, self._delay_s))
         if (faults == SLOW).any():
@@ -94,11 +99,14 @@ def make_scorer(
     identity: str = "pixels",
     fails: str = "",
     start_s: float = 0.0,
+    ill: str = "",
 ) -> Any:
     """The factory of the recipes; `fails` makes it fail, and `start_s` slow."""
     if log and start_s:
         Path(log).write_text(f"{os.getpid()} 0\n")
     time.sleep(start_s)
+    if ill and Path(ill).exists() and Path(ill).read_text() == "no start":
+        raise LookupError("the weights are gone")
     if fails == "raise":
         raise LookupError("no weights in this folder")
     if fails == "exit":
@@ -111,7 +119,7 @@ def make_scorer(
         scorer = PixelScorer(log, delay_s, slow_s, identity)
         scorer.num_outputs = 0
         return scorer
-    return PixelScorer(log, delay_s, slow_s, identity)
+    return PixelScorer(log, delay_s, slow_s, identity, ill)
 
 
 def service_of(cfg: ServiceCfg | None = None, **arguments: Any) -> ScoringService:

@@ -120,7 +120,8 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         """Build the source on these pictures of a sim; see `build`, and `RewardSetup.answers`."""
         clip = ClipShape(self.frames, self.frame_gap)
         late = self.gate == "words" and self.background
-        memory = ClipMemory(sim.num_envs, clip, self.every, feed.shape, self.every * LATE_PICTURES if late else 0)
+        slack = self.every * LATE_PICTURES if late else 0
+        memory = ClipMemory(sim.num_envs, clip, self.every, feed.shape, slack, f"reward.{NAME}")
         shape = synthesis_of(self.synthesis, sim, NAME, self.max_speed_mps)
         static, read = self._static_path(feed)
         dynamic, asked = self._dynamic_path(feed, sim, answers)

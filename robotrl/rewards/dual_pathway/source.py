@@ -21,7 +21,7 @@ from robotrl.rewards.vlm.pictures import PictureFeed
 from robotrl.rewards.vlm.recent import NONE
 from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
 from robotrl.rewards.vlm.similarity import PictureScores
-from robotrl.rewards.vlm.source import FALLBACK, ScoredLate, late_scores, warn_of_lost
+from robotrl.rewards.vlm.source import FALLBACK, ScoredLate, check_kept_steps, late_scores, warn_of_lost
 from robotrl.rewards.vlm.synthesis import Shape
 from robotrl.rewards.vlm.window import CalibratedWindow
 from robotrl.rewards.vlm.windowed import RawScore
@@ -29,6 +29,8 @@ from robotrl.spec.vehicle import HasTimeToCollision
 
 UNKNOWN = -1
 BILL = "bill"
+STANDING_BYTES, STEP_BYTES = 28, 13
+"""Bytes of a kept step of an env: in `StandingAnswers`, and reward, validity and truth."""
 
 
 class StaticPath(NamedTuple):
@@ -107,6 +109,7 @@ class DualPathwayReward:
         self._static, self._dynamic, self._truth_of = static, dynamic, truth
         self._product, self._shape, self._num_envs = product, shape, num_envs
         kept = cfg.kept_steps
+        check_kept_steps(name, kept, num_envs * (2 * STANDING_BYTES + STEP_BYTES + 4 * shape.width))
         self._scenes = None if static is None else SceneScores(_Newest(self, feed.shape), static.scores, num_envs)
         self._score = StandingAnswers(num_envs, kept, cfg.max_age)
         self._risk = StandingAnswers(num_envs, kept, 0 if dynamic is None else dynamic.max_age)
@@ -117,6 +120,8 @@ class DualPathwayReward:
         self.gate = GateCounters()
         self._clock, self._due_in = kept, 0
         self._late = list[ScoredLate]()
+        self._lost: dict[str, int] = {"static": 0, "dynamic": 0}
+        """Answers of each path that came too late to be taken."""
 
     def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`."""
@@ -222,9 +227,10 @@ class DualPathwayReward:
         late = (cells.step, cells.env, change, fresh, self._age(cells))
         self._late.append(ScoredLate(*(x.numpy() for x in late)))
 
-    def _kept(self, answers: SceneAnswers) -> tuple[Tensor, Tensor, Tensor]:
-        """Pictures (n,), envs (n,) and outputs (n, K) of the answers that are not too old."""
+    def _kept(self, answers: SceneAnswers, path: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Pictures (n,), envs (n,) and outputs (n, K) of the answers of a path that are not too old."""
         recent = answers.step > self._clock - 1 - self._cfg.kept_steps
+        self._lost[path] += int(np.count_nonzero(~recent))
         return (
             torch.from_numpy(answers.step[recent]),
             torch.from_numpy(answers.env[recent]),
@@ -235,7 +241,7 @@ class DualPathwayReward:
         static, none = self._static, torch.zeros(0, dtype=torch.int64)
         if static is None or self._scenes is None:
             return Cells(none, none)
-        picture, env, outputs = self._kept(self._scenes.collect(wait_s))
+        picture, env, outputs = self._kept(self._scenes.collect(wait_s), "static")
         if not len(picture):
             return Cells(none, none)
         cells = Cells(none, none)
@@ -255,7 +261,7 @@ class DualPathwayReward:
             return Cells(none, none)
         scores = self._dynamic.scores
         found = scores.wait(wait_s) if wait_s else scores.collect()
-        picture, env, risk = self._kept(SceneAnswers.of(found, self._num_envs))
+        picture, env, risk = self._kept(SceneAnswers.of(found, self._num_envs), "dynamic")
         return self._risk.take(picture, env, risk[:, 0], end) if len(picture) else Cells(none, none)
 
     def _value(self, cells: Cells) -> tuple[Tensor, Tensor]:
@@ -285,9 +291,13 @@ class DualPathwayReward:
 
     def metrics(self) -> dict[str, float]:
         """See `LateRewardSource.metrics`."""
-        return {
-            f"{path}/{key}": value for path, one in self._paths().items() for key, value in one.metrics().items()
-        } | (self.gate.scalars() if self._dynamic is not None else {})
+        found = dict[str, float]()
+        for path, one in self._paths().items():
+            own = one.metrics()
+            found |= {f"{path}/{key}": value for key, value in own.items()}
+            if own:
+                found[f"{path}/lost"] = float(self._lost[path])
+        return found | (self.gate.scalars() if self._dynamic is not None else {})
 
     def _paths(self) -> dict[str, PictureScores]:
         found = {} if self._static is None else {"static": self._static.scores}
@@ -349,6 +359,7 @@ class DualPathwayReward:
         behind = max(0, self._clock + self._cfg.kept_steps - clock)
         shift = -(-behind // period) * period
         self._clock, self._due_in = clock + shift, int(state["due_in"])
+        self._late.clear()
         last = state["last"].astype(np.int64)
         self._last[:], self._last_episode[:] = np.where(last == NONE, NONE, last + shift)
         self.gate.load(state["gate"])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.errors import ConfigError
-from robotrl.fn.preferences import segment_score, step_regret
+from robotrl.fn.preferences import preference_probability, segment_score, step_regret
 from robotrl.rewards.network import ImageRewardNet, RewardNetCfg
 from robotrl.rewards.preferences.segments import Segments
 from robotrl.spec import Arrays, Spec
@@ -146,8 +146,16 @@ class LearnedPreferences(NamedTuple):
     """Hexadecimal SHA-256 of weights and settings."""
 
     def rewards(self, obs: Arrays, action: Tensor, pessimism: float) -> Tensor:
-        """Rewards (B,) of steps: the normalized mean over the ensemble, less `pessimism` standard deviations."""
+        """Rewards (B,) of steps: the normalized mean over the ensemble, less `pessimism` standard deviations.
+
+        The deviation is that of the members' calibrated rewards, whose sums are the calibrated logits.
+        """
         found = self.ensemble.step_rewards(obs, action) / self.scale
         if pessimism == 0:
             return found.mean(1)
-        return found.mean(1) - pessimism * found.std(1, correction=0)
+        return found.mean(1) - pessimism * (found / self.held_out.temperature).std(1, correction=0)
+
+    def disagreement(self, first: Segments, second: Segments) -> Tensor:
+        """Standard deviation (M,) over the members of the calibrated probability that the second segment is better."""
+        logits = self.ensemble.segment_scores(second) - self.ensemble.segment_scores(first)
+        return preference_probability(logits / self.held_out.temperature).std(1, correction=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +14,12 @@ from torch import Tensor
 from robotrl.rewards.preferences.segments import Ints, StepPool
 from robotrl.rewards.source import SimTransition
 from robotrl.spec import Arrays, Spec
+from robotrl.utils.hardware import check_memory
+
+OTHER_BYTES = 11
+"""Bytes of a kept step besides its observations and its action."""
+LARGE_BYTES = 1 << 30
+"""Memory of the kept steps that is worth a warning."""
 
 
 class KeptSteps(NamedTuple):
@@ -32,9 +40,14 @@ class StepMemory:
         action: the sim's action.
         num_envs: N.
         rows: steps that are kept of each env.
+        where: name of the settings of the reward, for errors.
+
+    Raises:
+        ConfigError: the steps would take more than half of the free memory.
     """
 
-    def __init__(self, specs: dict[str, Spec], action: Spec, num_envs: int, rows: int) -> None:
+    def __init__(self, specs: dict[str, Spec], action: Spec, num_envs: int, rows: int, where: str) -> None:
+        check_step_memory(specs, action, num_envs * rows, where)
         self.rows, self.num_envs = rows, num_envs
         self.clock = 0
         """Number of the next step."""
@@ -136,6 +149,26 @@ class StepMemory:
         """Rewards that the learner was given (F,), "given", and whether they were valid, "valid"."""
         row, env = torch.from_numpy(kept.step % self.rows), torch.from_numpy(kept.env)
         return {name: self._columns[name][row, env] for name in ("given", "valid")}
+
+
+def check_step_memory(specs: dict[str, Spec], action: Spec, steps: int, where: str) -> None:
+    """Check what kept steps take, and warn of more than `LARGE_BYTES`.
+
+    Raises:
+        ConfigError: they would take more than half of the free memory.
+    """
+    each = {key: math.prod(spec.shape) * _dtype(spec).itemsize for key, spec in specs.items()}
+    step_bytes = sum(each.values()) + 4 * math.prod(action.shape) + OTHER_BYTES
+    said = f"{where}.memory is {steps}"
+    check_memory(said, step_bytes, steps, f"fewer steps, or fewer observations than {where}.keys {', '.join(specs)}")
+    if step_bytes * steps > LARGE_BYTES:
+        largest = max(each, key=lambda key: each[key])
+        warnings.warn(
+            f"{said}, of {step_bytes:,} bytes each: {step_bytes * steps / 1e9:.1f} GB of memory, and as much in each"
+            f" checkpoint once they are there, most of it observation {largest!r}; fewer steps, or other {where}.keys,"
+            " take less",
+            stacklevel=2,
+        )
 
 
 def _dtype(spec: Spec) -> torch.dtype:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from robotrl.datasets.reader import Dataset
 from robotrl.errors import DataError, check_at_least, check_count, unknown
-from robotrl.fn.preferences import preference_probability
 from robotrl.rewards.grading import origin
 from robotrl.rewards.preferences.clips import dataset_clips
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
@@ -245,6 +244,5 @@ def _disagreement(
     learned = train_preferences(
         _answered(pool, pairs, answers, length), specs, stated_specs(dataset)[1], cfg.training, {}
     )
-    scores = [learned.ensemble.segment_scores(gather(pool, candidates[:, side], length)) for side in (0, 1)]
-    spread = preference_probability(scores[1] - scores[0]).std(1, correction=0)
+    spread = learned.disagreement(*(gather(pool, candidates[:, side], length) for side in (0, 1)))
     return torch.argsort(spread, descending=True, stable=True).numpy()

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.fn.preferences import preference_probability
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
 from robotrl.rewards.preferences.labelers.desk import LabelDesk, PairKeys
 from robotrl.rewards.preferences.labelers.labels import NEITHER
@@ -68,7 +67,8 @@ class OnlinePreferences:
         settings = (cfg.labels, cfg.per_round, cfg.every_env_steps, cfg.memory, cfg.pessimism, cfg.offset, cfg.pairs)
         training = {name: value for name, value in vars(cfg.training).items() if name != "engine"}
         self.identity = f"preferences:{self._desk.identity}:{settings!r}:{training!r}:{sorted(specs)!r}"
-        self._memory = StepMemory(specs, sim.action_spec, sim.num_envs, max(1, cfg.memory // sim.num_envs))
+        rows = max(1, cfg.memory // sim.num_envs)
+        self._memory = StepMemory(specs, sim.action_spec, sim.num_envs, rows, NAME)
         self._device = sim.device
         self._rng_seed = cfg.training.seed
         self._learned: LearnedPreferences | None = None
@@ -142,9 +142,7 @@ class OnlinePreferences:
         choose = self._cfg.pairs == "disagreement" and self._learned is not None
         pairs = random_pairs(starts, count * (CANDIDATES if choose else 1), length, rng)
         if choose and self._learned is not None:
-            ensemble = self._learned.ensemble
-            scores = [ensemble.segment_scores(gather(kept.pool, pairs[:, side], length)) for side in (0, 1)]
-            spread = preference_probability(scores[1] - scores[0]).std(1, correction=0)
+            spread = self._learned.disagreement(*(gather(kept.pool, pairs[:, side], length) for side in (0, 1)))
             pairs = pairs[torch.argsort(spread, descending=True, stable=True).numpy()[:count]]
         first, second = (gather(kept.pool, pairs[:, side], length) for side in (0, 1))
         shown = None
@@ -264,6 +262,9 @@ class OnlinePreferences:
         """See `RewardSource.load`; open questions are asked again, and the ensemble is fitted as it was."""
         self._memory.load({name.removeprefix("memory/"): x for name, x in state.items() if name.startswith("memory/")})
         self._desk.load({name.removeprefix("paid/"): float(x) for name, x in state.items() if name.startswith("paid/")})
+        if self._clips is not None:
+            self._clips.clear()
+        self._open_clips.clear()
         self._rounds = int(state["rounds"])
         self._pairs, self._learned, self._keys = None, None, []
         self._fitted_on = np.zeros(0, np.int64)

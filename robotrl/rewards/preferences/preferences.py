@@ -43,7 +43,8 @@ class PreferencesCfg:
     """Without `model`: env steps that are kept to ask about and to relabel, of all envs together; as many as the replay
     keeps, or older steps of the replay stay as they are."""
     keys: tuple[str, ...] = ()
-    """Without `model`: observations that the reward reads; default: all that a robot can measure."""
+    """Without `model`: observations that the reward reads; default: all that a robot can measure, pictures only where
+    there is nothing else: each of the kept steps has its own."""
     wait_s: float = 60.0
     """Longest wait of an on-policy method for answers before its advantages, s."""
     labeler: LabelingCfg = field(default_factory=LabelingCfg)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from robotrl.errors import ConfigError, unknown
 from robotrl.rewards.network import check_shown
 from robotrl.rewards.preferences.ensemble import TAKEN, LearnedPreferences
@@ -9,7 +11,7 @@ from robotrl.rewards.preferences.online import OnlinePreferences
 from robotrl.rewards.preferences.preferences import NAME, PreferencesCfg
 from robotrl.rewards.preferences.stored import load_preferences
 from robotrl.rewards.source import Score, SimTransition, StatelessReward
-from robotrl.spec import VecSim, visible
+from robotrl.spec import Spec, VecSim, is_picture, visible
 
 
 class FixedPreferences(StatelessReward):
@@ -53,4 +55,9 @@ def build_source(cfg: PreferencesCfg, sim: VecSim) -> FixedPreferences | OnlineP
     for key in cfg.keys:
         if key not in specs:
             raise unknown(f"{NAME}.keys", key, specs)
-    return OnlinePreferences(cfg, {key: specs[key] for key in cfg.keys or specs}, sim)
+    return OnlinePreferences(cfg, {key: specs[key] for key in cfg.keys or default_keys(specs)}, sim)
+
+
+def default_keys(specs: Mapping[str, Spec]) -> tuple[str, ...]:
+    """Observations that a reward reads by default: all but pictures, or all where there are only pictures."""
+    return tuple(key for key, spec in specs.items() if not is_picture(spec)) or tuple(specs)

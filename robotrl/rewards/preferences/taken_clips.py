@@ -14,6 +14,7 @@ from robotrl.rewards.preferences.labelers.desk import LabelingCfg
 from robotrl.rewards.source import SimTransition
 from robotrl.rewards.vlm.pictures import picture_feed
 from robotrl.spec import VecSim
+from robotrl.utils.hardware import check_memory
 
 MOST = 512
 """Segments with pictures that are kept."""
@@ -44,11 +45,17 @@ class ClipTaker:
 
     Raises:
         CapabilityError: the sim has no picture.
-        ConfigError: an unknown view.
+        ConfigError: an unknown view, or pictures that would take more than half of the free memory.
     """
 
     def __init__(self, sim: VecSim, cfg: LabelingCfg, seed: int) -> None:
         self._feed = picture_feed(sim, cfg.view, cfg.pixels, "reward.preferences.labeler.view")
+        check_memory(
+            f"reward.preferences.labeler.frames is {cfg.frames}, of which {MOST} segments are kept",
+            3 * self._feed.shape[0] * self._feed.shape[1],
+            MOST * cfg.frames,
+            "fewer, or smaller pictures",
+        )
         self._length, self._num_envs = cfg.length, sim.num_envs
         self._offsets = set(shown_offsets(cfg.length, cfg.frames).tolist())
         self._generator = torch.Generator().manual_seed(seed)
@@ -75,6 +82,11 @@ class ClipTaker:
             if self._whole[number]:
                 taken = np.stack([pictures[number] for pictures in self._pictures])
                 self.clips.append(TakenClip(self._begin, env, taken))
+        self._envs = self._envs[:0]
+
+    def clear(self) -> None:
+        """Forget all segments: steps get other numbers."""
+        self.clips.clear()
         self._envs = self._envs[:0]
 
     def _start(self, step: int) -> None:

@@ -23,10 +23,15 @@ class ServiceCounters:
     """Pictures that found the queue full."""
     refused: int = 0
     """Pictures beyond the budget."""
+    unserved: int = 0
+    """Pictures that came while no worker ran."""
     invalid: int = 0
-    """Answers without finite outputs, and pictures on which the scorer failed."""
+    """Answers without finite outputs, pictures on which the scorer failed, and those that waited when no worker was
+    left."""
     timed_out: int = 0
     restarts: int = 0
+    outages: int = 0
+    """Times that no worker was left."""
     scorer_errors: int = 0
     """Batches on which the scorer raised an error."""
     latencies_s: deque[float] = field(default_factory=lambda: deque[float](maxlen=RECENT))
@@ -40,10 +45,12 @@ class ServiceCounters:
             "accepted": self.accepted / asked,
             "dropped": self.dropped / asked,
             "refused": self.refused / asked,
+            "unserved": self.unserved / asked,
             "invalid": self.invalid / asked,
             "timed_out": self.timed_out / asked,
             "scorer_errors": float(self.scorer_errors),
             "worker_restarts": float(self.restarts),
+            "outages": float(self.outages),
         }
         if self.latencies_s:
             p50, p95 = np.percentile(self.latencies_s, (50, 95))

@@ -12,26 +12,36 @@ from robotrl.rewards.scoring.cfg import ServiceCfg
 from robotrl.rewards.scoring.ledger import ScoreLedger
 from robotrl.rewards.scoring.slots import PictureSlots
 from robotrl.rewards.scoring.worker import (
+    RefusedBatch,
     ScoredBatch,
     ScorerReady,
     WorkerFailed,
-    WorkerMessage,
     WorkerSetup,
 )
 from robotrl.rewards.scoring.worker_process import WorkerProcess
 from robotrl.run.child_process import error_of_child
 
 LOSSES = 5
-"""Workers lost in a row, without one answer, before the service gives up; one more for each further process."""
+"""Workers lost in a row, without one answer, before others are started in their place after a pause only. With one more
+for each further process: those of all places together that ended by themselves, before a service that never came up
+gives up, and before one that did counts as down."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Pause before a worker is started again: the first one, which doubles with every further loss, and the longest."""
 START_S = 600.0
 """Seconds that a worker may take to make its scorer."""
 GRACE_S = 1.0
 """Seconds that a worker gets to end by itself before it is killed."""
+RETRY_S = 1.0
+"""Shortest time after which a start that the operating system refused is tried again, s."""
 PROCESS = "a worker of the scoring service"
 
 
 class Dispatcher:
     """Workers of the service, and the thread that attends to them.
+
+    Until every worker has made its scorer once, too many losses are an error. After that nothing is: workers that end
+    are started again for ever, with a growing pause. While none of them is there, the ledger is shut, so that requests
+    have no answer; it opens again with the first worker that is ready.
 
     Args:
         setup: everything a worker needs to start.
@@ -52,10 +62,17 @@ class Dispatcher:
         self._setup, self._slots, self._cfg, self._ledger, self._changed = setup, slots, cfg, ledger, changed
         self.scorer: ScorerReady | None = None
         """The scorer, once a worker has made one."""
+        self.up = False
+        """True once every worker has made its scorer."""
         self.error: RobotrlError | None = None
-        """Error that ended the service."""
+        """Error of a service that did not come up."""
         self._workers: list[WorkerProcess | None] = [None] * cfg.processes
         self._losses = 0
+        """Workers that ended since the last answer; those that hang are there, and may be faster again."""
+        self._losses_of = [0] * cfg.processes
+        """Workers of each place that ended or hung since its own last answer."""
+        self._resume_s = [0.0] * cfg.processes
+        """Time before which no worker is started in each place."""
         self._closing = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="robotrl-scoring", daemon=True)
@@ -63,11 +80,6 @@ class Dispatcher:
     def start(self) -> None:
         """Start the thread, which starts the workers."""
         self._thread.start()
-
-    @property
-    def all_ready(self) -> bool:
-        """True once every worker has made its scorer."""
-        return all(worker is not None and worker.ready is not None for worker in self._workers)
 
     @property
     def pids(self) -> list[int]:
@@ -91,12 +103,12 @@ class Dispatcher:
 
     def _run(self) -> None:
         _keep_off(self._cfg.cores)
-        try:
-            while not self._closing and self.error is None:
+        while not self._closing and self.error is None:
+            try:
                 self._attend()
-        # outermost frame of the thread: every error is reported to the trainer
-        except Exception as error:
-            self._fail(error if isinstance(error, RobotrlError) else _internal(error))
+            # outermost frame of the thread: an error of ours must not end a run whose scorer has worked
+            except Exception as error:
+                self._start_over(_internal(error))
         workers = [worker for worker in self._workers if worker is not None]
         for worker in workers:
             worker.hang_up()
@@ -106,16 +118,15 @@ class Dispatcher:
 
     def _attend(self) -> None:
         """Do all that is due, and sleep until more is."""
+        now_s = time.monotonic()
         for place, worker in enumerate(self._workers):
-            if worker is None and not self._closing:
+            if worker is None and not self._closing and now_s >= self._resume_s[place]:
                 self._start(place)
         now_s = time.monotonic()
         with self._changed:
             if self._ledger.expire(now_s):
                 self._changed.notify_all()
         self._give_batches(now_s)
-        if None in self._workers:
-            return
         workers = [worker for worker in self._workers if worker is not None]
         sources: list[Connection | int] = [self._wake]
         for worker in workers:
@@ -130,7 +141,8 @@ class Dispatcher:
         """Time when something is due that no worker announces."""
         with self._changed:
             due_s = self._ledger.requests.deadline_s(any(worker.idle for worker in workers))
-        return min([due_s, *(self._limit_s(worker) for worker in workers)])
+        starts_s = [at_s for at_s, worker in zip(self._resume_s, self._workers, strict=True) if worker is None]
+        return min([due_s, *starts_s, *(self._limit_s(worker) for worker in workers)])
 
     def _limit_s(self, worker: WorkerProcess) -> float:
         """Time when a worker counts as hanging."""
@@ -142,8 +154,8 @@ class Dispatcher:
         try:
             self._workers[place] = WorkerProcess(self._setup, self._slots)
         except OSError as error:
-            self._count_loss(f"could not be started ({error.strerror})")
-            time.sleep(GRACE_S)
+            self._count_loss(place, f"could not be started ({error.strerror})")
+            self._resume_s[place] = max(self._resume_s[place], time.monotonic() + RETRY_S)
 
     def _give_batches(self, now_s: float) -> None:
         for place, worker in enumerate(self._workers):
@@ -166,26 +178,30 @@ class Dispatcher:
         ended = worker.exit_code is not None
         try:
             while (message := worker.receive()) is not None:
-                self._take(worker, message)
+                if isinstance(message, WorkerFailed):
+                    self._refuse(place, worker, error_of_child(message.kind, message.message, PROCESS))
+                    return
+                if isinstance(message, ScorerReady) and self.scorer not in (None, message):
+                    expected = f"{message} beside {self.scorer}; expected the same identity and outputs"
+                    self._refuse(place, worker, RobotrlError(f"scorers of one recipe differ: {expected}"))
+                    return
+                self._take(place, worker, message)
         except EOFError:
             ended = True
-        if self.error is not None:
-            return
         if ended:
             self._lose(place, worker, None)
         elif time.monotonic() >= self._limit_s(worker):
             limit_s = START_S if worker.ready is None else self._cfg.timeout_s
             self._lose(place, worker, limit_s)
 
-    def _take(self, worker: WorkerProcess, message: WorkerMessage) -> None:
-        if isinstance(message, WorkerFailed):
-            self._fail(error_of_child(message.kind, message.message, PROCESS))
-            return
+    def _take(self, place: int, worker: WorkerProcess, message: ScorerReady | ScoredBatch | RefusedBatch) -> None:
         with self._changed:
             if isinstance(message, ScorerReady):
-                self._welcome(worker, message)
+                self.scorer = worker.ready = message
+                self.up = self.up or all(one is not None and one.ready is not None for one in self._workers)
+                self._ledger.shut = False
             else:
-                self._losses = 0
+                self._losses = self._losses_of[place] = 0
                 batch, worker.batch = worker.batch, []
                 if isinstance(message, ScoredBatch):
                     self._ledger.scored(batch, message.outputs, time.monotonic())
@@ -193,12 +209,13 @@ class Dispatcher:
                     self._ledger.refused(batch, message.error, time.monotonic())
             self._changed.notify_all()
 
-    def _welcome(self, worker: WorkerProcess, scorer: ScorerReady) -> None:
-        if self.scorer is not None and scorer != self.scorer:
-            self.error = RobotrlError(
-                f"scorers of one recipe differ: {scorer} beside {self.scorer}; expected the same identity and outputs"
-            )
-        self.scorer = worker.ready = scorer
+    def _refuse(self, place: int, worker: WorkerProcess, error: RobotrlError) -> None:
+        """End a worker that no other would do better than; an error of a service that did not come up."""
+        if not self.up:
+            self._fail(error)
+            return
+        self._end(place, worker, 0.0)
+        self._count_loss(place, f"failed: {error}")
 
     def _lose(self, place: int, worker: WorkerProcess, hung_s: float | None) -> None:
         """End a worker; another one is started in its place.
@@ -208,36 +225,80 @@ class Dispatcher:
             worker: the worker.
             hung_s: seconds for which it did not answer; None for one that ended by itself.
         """
+        self._end(place, worker, GRACE_S if hung_s is None else 0.0)
+        if hung_s is None:
+            self._count_loss(place, f"ended with exit code {worker.exit_code}")
+        elif worker.ready is None:
+            self._count_loss(place, f"did not start for {hung_s:g} s")
+        else:
+            self._count_restart(place, f"did not answer for {hung_s:g} s")
+
+    def _end(self, place: int, worker: WorkerProcess, grace_s: float) -> None:
+        """End a worker; the pictures that it had wait once more."""
         self._workers[place] = None
-        worker.end(GRACE_S if hung_s is None else 0.0)
+        worker.end(grace_s)
         with self._changed:
             self._ledger.lost(worker.batch, time.monotonic())
             self._changed.notify_all()
-        if hung_s is None:
-            self._count_loss(f"ended with exit code {worker.exit_code}")
-        else:
-            self._count_loss(f"{'did not start' if worker.ready is None else 'did not answer'} for {hung_s:g} s")
 
-    def _count_loss(self, what: str) -> None:
-        """Count a lost worker; too many in a row end the service."""
+    def _count_loss(self, place: int, what: str) -> None:
+        """Count a worker that ended; too many in a row are an error, or leave the service down."""
         self._losses += 1
-        if self._losses >= LOSSES + self._cfg.processes - 1:
-            self._fail(
-                RobotrlError(
-                    f"{PROCESS} {what}: workers were lost {self._losses} times in a row without one answer in between"
-                    f" (scorer {self._setup.recipe.factory})"
-                )
-            )
+        too_many = self._losses >= LOSSES + self._cfg.processes - 1
+        said = (
+            f"{PROCESS} {what}: workers were lost {self._losses} times in a row without one answer in between"
+            f" (scorer {self._setup.recipe.factory})"
+        )
+        if too_many and not self.up:
+            self._fail(RobotrlError(said))
             return
+        self._count_restart(place, what)
+        if too_many:
+            self._shut_if_none_is_ready(said)
+
+    def _count_restart(self, place: int, what: str) -> None:
+        """Count a worker that another one is started for, after a pause if there were too many in a row."""
+        self._losses_of[place] += 1
+        beyond = self._losses_of[place] - LOSSES
+        if beyond >= 0:
+            self._resume_s[place] = time.monotonic() + min(FIRST_PAUSE_S * 2.0 ** min(beyond, 10), LONGEST_PAUSE_S)
         with self._changed:
             counters = self._ledger.counters
             counters.restarts += 1
             if counters.restarts == 1:
                 self._ledger.notices.append(f"{PROCESS} {what}: another one goes on; further ones are only counted")
 
+    def _shut_if_none_is_ready(self, said: str) -> None:
+        """Leave all pictures without a score while no worker is ready."""
+        if any(worker is not None and worker.ready is not None for worker in self._workers):
+            return
+        with self._changed:
+            counters = self._ledger.counters
+            if not counters.outages:
+                self._ledger.notices.append(
+                    f"the scoring service is down: {said}; steps have no score until a worker is ready again, which is"
+                    f" tried every {LONGEST_PAUSE_S:g} s or more often; further outages are only counted"
+                )
+            counters.outages += not self._ledger.shut
+            self._ledger.shut_down(time.monotonic())
+            self._changed.notify_all()
+
+    def _start_over(self, error: RobotrlError) -> None:
+        """End all workers after an error of the thread itself."""
+        if not self.up:
+            self._fail(error)
+            return
+        for place, worker in enumerate(self._workers):
+            self._workers[place] = None
+            if worker is not None:
+                worker.end(0.0)
+            self._losses = max(self._losses, LOSSES + self._cfg.processes - 2)
+            self._losses_of[place] = max(self._losses_of[place], LOSSES - 1)
+            self._count_loss(place, f"was ended: {error}")
+
     def _fail(self, error: RobotrlError) -> None:
         with self._changed:
-            self.error = error
+            self.error = self.error or error
             self._changed.notify_all()
 
 

@@ -33,6 +33,7 @@ class Offer(Enum):
     QUEUED = "it waits for a worker"
     FULL = "the queue is full"
     REFUSED = "the budget is spent"
+    SHUT = "no worker runs"
 
 
 ACCEPTED = frozenset({Offer.HIT, Offer.JOINED, Offer.QUEUED})
@@ -102,6 +103,8 @@ class ScoreLedger:
         """Stored answers; set before the first submission."""
         self.notices = list[str]()
         """Warnings for the trainer."""
+        self.shut = False
+        """True while no worker runs, so that new pictures get no answer; known answers are given all the same."""
         self._cache = AnswerCache(cfg.cache_frames)
         self._storing = True
         self._ready: ReadyAnswers = {}
@@ -123,6 +126,8 @@ class ScoreLedger:
             return Offer.HIT
         if key is not None and self.requests.join(ticket, key, time.monotonic()):
             return Offer.JOINED
+        if self.shut:
+            return Offer.SHUT
         if not self.requests.affordable:
             return Offer.REFUSED
         if self.requests.full:
@@ -144,6 +149,7 @@ class ScoreLedger:
         counters.hits += offer in (Offer.HIT, Offer.JOINED)
         counters.dropped += offer is Offer.FULL
         counters.refused += offer is Offer.REFUSED
+        counters.unserved += offer is Offer.SHUT
 
     def scored(self, batch: list[ScoreRequest], outputs: NDArray[np.float32], now_s: float) -> None:
         """Take the outputs (B, K) of a batch; those of requests that were closed meanwhile are discarded."""
@@ -175,12 +181,10 @@ class ScoreLedger:
             self.notices.append(f"answers are no longer stored in {self.files.folder}: {error.strerror}")
 
     def refused(self, batch: list[ScoreRequest], error: str, now_s: float) -> None:
-        """Take the error that the scorer raised on a batch."""
+        """Take what was wrong with the scorer's answer to a batch, in words."""
         self.counters.scorer_errors += 1
         if self.counters.scorer_errors == 1:
-            self.notices.append(
-                f"the scorer raised {error}: {len(batch)} pictures have no score; further errors are only counted"
-            )
+            self.notices.append(f"{error}: {len(batch)} pictures have no score; further errors are only counted")
         for request in batch:
             if self.requests.is_open(request):
                 self._invalid(request, now_s)
@@ -203,6 +207,17 @@ class ScoreLedger:
             self.counters.timed_out += len(request.tickets)
             self._answer(request, None, now_s)
         return bool(late)
+
+    def shut_down(self, now_s: float) -> None:
+        """Take the end of all workers: open requests have no valid answer, and new ones are not taken."""
+        self.shut = True
+        for request in self.requests.all_open():
+            self._invalid(request, now_s)
+
+    def scalars(self) -> dict[str, float]:
+        """Scalars to log: length of the queue, pictures paid for, whether the service is down, and the counters'."""
+        counts = {"queue_length": float(self.requests.waiting), "requests_paid": float(self.requests.paid)}
+        return counts | {"down": float(self.shut)} | self.counters.scalars()
 
     def _invalid(self, request: ScoreRequest, now_s: float) -> None:
         self.counters.invalid += len(request.tickets)

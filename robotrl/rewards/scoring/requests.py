@@ -186,9 +186,13 @@ class RequestTable:
             self.close(oldest)
         return late
 
+    def all_open(self) -> list[ScoreRequest]:
+        """The open requests, the oldest first."""
+        return list(self._open.values())
+
     def drop_all(self) -> None:
         """Close all requests."""
-        for request in list(self._open.values()):
+        for request in self.all_open():
             self.close(request)
 
     def forget(self, tickets: Iterable[int]) -> None:

@@ -27,6 +27,8 @@ from robotrl.run.locking import stop_requested
 POLL_S = 0.25
 """Seconds between two checks, while waiting, of whether the run was asked to stop."""
 LARGEST_SIDE = 1 << 14
+UNBOUNDED = 1 << 62
+"""Room where there is always some."""
 
 
 class ScoringService:
@@ -35,6 +37,9 @@ class ScoringService:
     `submit` and `collect` return at once, whatever the workers do; only `submit` with `when_full` "wait" and a full
     queue, and `wait`, take longer. Each accepted ticket is answered exactly once, unless it is forgotten. One thread of
     the process that made it may use a service.
+
+    Once it is made, a scorer that is slow or ends is no error: pictures are without a valid answer, which is counted,
+    until workers that are started in the place of those before answer again.
 
     Args:
         recipe: how each worker makes its scorer.
@@ -74,7 +79,7 @@ class ScoringService:
 
     def _wait_for_workers(self) -> ScorerReady:
         with self._lock():
-            while not self._dispatcher.all_ready:
+            while not self._dispatcher.up:
                 self._raise_failed()
                 if stop_requested():
                     raise RobotrlError("the run was asked to stop before the scorer was made")
@@ -107,7 +112,9 @@ class ScoringService:
 
     @property
     def room(self) -> int:
-        """Number of pictures that a `submit` of now would not drop or wait for."""
+        """Number of pictures that a `submit` of now would not drop for want of a slot; with `when_full` "wait", any."""
+        if self._cfg.when_full == "wait":
+            return UNBOUNDED
         with self._lock():
             return self._ledger.requests.room
 
@@ -125,11 +132,11 @@ class ScoringService:
 
         Returns:
             (n,): whether each was accepted. Others were dropped, as the queue was full, or refused, as the budget was
-            spent; they get no answer.
+            spent or no worker runs; they get no answer.
 
         Raises:
             ConfigError: shapes or types are others, or the answer of a ticket is still to come or to be collected.
-            RobotrlError: the service has failed or is closed.
+            RobotrlError: the service is closed.
         """
         self._check_pictures(tickets, pictures)
         keep = self._cfg.cache_frames > 0 or self._ledger.files is not None
@@ -172,7 +179,7 @@ class ScoringService:
         """Return all answers that have arrived since the last call.
 
         Raises:
-            RobotrlError: the service has failed.
+            RobotrlError: the service is closed, and there are no more answers.
         """
         answers = self._take()
         self._warn()
@@ -184,7 +191,7 @@ class ScoringService:
         It returns earlier if the run was asked to stop.
 
         Raises:
-            RobotrlError: the service has failed.
+            RobotrlError: the service is closed, and there are no more answers.
         """
         end_s = time.monotonic() + limit_s
         with self._lock():
@@ -211,11 +218,9 @@ class ScoringService:
             self._ledger.forget(tickets.tolist())
 
     def metrics(self) -> dict[str, float]:
-        """Scalars to log: length of the queue, pictures paid for, and those of `ServiceCounters`."""
+        """Scalars to log; see `ScoreLedger.scalars`."""
         with self._lock():
-            requests = self._ledger.requests
-            counts = {"queue_length": float(requests.waiting), "requests_paid": float(requests.paid)}
-            return counts | self._ledger.counters.scalars()
+            return self._ledger.scalars()
 
     @property
     def paid(self) -> int:

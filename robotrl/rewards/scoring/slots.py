@@ -11,13 +11,9 @@ import os
 from typing import NamedTuple
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
-from robotrl.errors import ConfigError
-
-LARGEST_SHARE = 0.5
-"""Largest share of the free memory that the pictures may take."""
+from robotrl.utils.hardware import check_memory
 
 
 class SlotShape(NamedTuple):
@@ -65,12 +61,7 @@ class PictureSlots:
         Raises:
             ConfigError: they would take more than half of the free memory.
         """
-        free = int(psutil.virtual_memory().available)
-        if shape.total_bytes > free * LARGEST_SHARE:
-            raise ConfigError(
-                f"service.queue_frames is {shape.slots}, of {shape.picture_bytes:,} bytes each: expected fewer,"
-                f" together at most half of the {free:,} bytes of memory that are free"
-            )
+        check_memory(f"service.queue_frames is {shape.slots}", shape.picture_bytes, shape.slots, "fewer")
         descriptor = os.memfd_create("robotrl-pictures", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, shape.total_bytes)

@@ -51,13 +51,14 @@ class ScoredBatch(NamedTuple):
 
 
 class RefusedBatch(NamedTuple):
-    """Message from worker to trainer: the scorer raised an error on the batch that it was sent."""
+    """Message from worker to trainer: the scorer raised an error on the batch that it was sent, or gave outputs of
+    another shape."""
 
     error: str
 
 
 class WorkerFailed(NamedTuple):
-    """Message from worker to trainer: an error that no other worker would be spared; this one ends."""
+    """Message from worker to trainer: no scorer could be made; the worker ends."""
 
     kind: str
     """Class name of the error."""
@@ -94,25 +95,20 @@ def _work(connection: Connection) -> None:
     connection.send(ScorerReady(scorer.identity, scorer.num_outputs))
     while True:
         order: BatchOrder = connection.recv()
-        answer = score_batch(scorer, slots, order.slots)
-        connection.send(answer)
-        if isinstance(answer, WorkerFailed):
-            return
+        connection.send(score_batch(scorer, slots, order.slots))
 
 
-def score_batch(
-    scorer: PictureScorer, slots: PictureSlots, chosen: NDArray[np.int64]
-) -> ScoredBatch | RefusedBatch | WorkerFailed:
+def score_batch(scorer: PictureScorer, slots: PictureSlots, chosen: NDArray[np.int64]) -> ScoredBatch | RefusedBatch:
     """Score the pictures in the chosen slots (B,)."""
     pictures = slots.pictures[chosen]
     try:
         outputs = np.asarray(scorer.score(pictures), np.float32)
     except Exception as error:  # whatever the user's scorer raises: its pictures have no score
-        return RefusedBatch(f"{type(error).__name__}: {error_text(error)}")
+        return RefusedBatch(f"the scorer raised {type(error).__name__}: {error_text(error)}")
     expected = (len(chosen), scorer.num_outputs)
     if outputs.shape != expected:
         said = f"scorer {short(scorer.identity)} answered {len(chosen)} pictures with an array of shape {outputs.shape}"
-        return WorkerFailed(RobotrlError.__name__, f"{said}: expected {expected}")
+        return RefusedBatch(f"{said}: expected {expected}")
     return ScoredBatch(outputs)
 
 

@@ -84,7 +84,7 @@ class VlmScoreCfg(ScenePicturesCfg, QuestionCfg):
     ) -> ServedReward:
         """Build the source on these pictures of a sim; see `build`, and `RewardSetup.answers`."""
         where = f"reward.{NAME}"
-        feed = ClipFeed(pictures, sim.num_envs, clip)
+        feed = ClipFeed(pictures, sim.num_envs, clip, where)
         shape = synthesis_of(self.synthesis, sim, NAME, self.max_speed_mps)
         term = WindowedTerm(lambda scores: scores[:, 0], CalibratedWindow(2, (0.0, 1.0), UNIT, NAME), shape)
         scores = EndpointScores(self.endpoint.kept_in(answers), self, where, self.patient)

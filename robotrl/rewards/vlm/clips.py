@@ -12,6 +12,7 @@ from torch import Tensor
 from robotrl.errors import check_count
 from robotrl.rewards.source import SimTransition
 from robotrl.rewards.vlm.pictures import PictureFeed
+from robotrl.utils.hardware import check_memory
 
 MOST_FRAMES, LONGEST_GAP = 64, 1000
 NONE = -1
@@ -47,11 +48,24 @@ class ClipMemory:
         every: control steps from one picture to the next, a divisor of the clip's gap.
         picture_shape: height and width, pixels.
         slack: control steps for which a clip can still be made after its last picture.
+        where: name of the settings of the reward, for errors.
+
+    Raises:
+        ConfigError: the pictures would take more than half of the free memory.
     """
 
-    def __init__(self, num_envs: int, clip: ClipShape, every: int, picture_shape: tuple[int, int], slack: int) -> None:
+    def __init__(
+        self, num_envs: int, clip: ClipShape, every: int, picture_shape: tuple[int, int], slack: int, where: str
+    ) -> None:
         self._clip, self._every = clip, every
         self._rows = (slack + (clip.frames - 1) * clip.gap) // every + 1
+        kept = self._rows * num_envs
+        check_memory(
+            f"{where}.frames is {clip.frames}, for which {kept:,} pictures of {num_envs} envs are kept",
+            3 * picture_shape[0] * picture_shape[1],
+            kept,
+            "fewer frames or envs, or smaller pictures",
+        )
         self._pictures = np.zeros((self._rows, num_envs, *picture_shape, 3), np.uint8)
         self._step = np.full((self._rows, num_envs), NONE)
         self._first = np.full((self._rows, num_envs), NONE)
@@ -125,13 +139,17 @@ class ClipFeed:
         feed: pictures of a step.
         num_envs: N.
         clip: frames of a clip; its gap is a divisor of the steps from one clip to the next.
+        where: name of the settings of the reward, for errors.
+
+    Raises:
+        ConfigError: see `ClipMemory`.
     """
 
-    def __init__(self, feed: PictureFeed, num_envs: int, clip: ClipShape) -> None:
+    def __init__(self, feed: PictureFeed, num_envs: int, clip: ClipShape, where: str) -> None:
         self.name = f"{feed.name} {clip.frames} frames {clip.gap} apart"
         self.shape = feed.shape
         self._feed, self._gap = feed, clip.gap
-        self._memory = ClipMemory(num_envs, clip, clip.gap, feed.shape, slack=0)
+        self._memory = ClipMemory(num_envs, clip, clip.gap, feed.shape, 0, where)
         self._step = 0
 
     def watch(self, transition: SimTransition) -> None:

@@ -21,6 +21,10 @@ COLORS = 3
 """Channels of a picture that a model of pictures and language reads."""
 PIXELS = (8, 2048)
 """Range of a picture's width and height."""
+FIRST_PICTURES = 8
+"""Pictures without contrast, from the first on, before there is a warning."""
+LEAST_SPREAD = 3
+"""Difference of a channel's brightest and darkest pixel, of 255, below which a picture shows nothing."""
 
 
 class PictureFeed(Protocol):
@@ -77,8 +81,56 @@ class RenderedPictures:
         return np.ascontiguousarray(self._sim.render(envs.tolist(), self._camera, *self.shape[::-1]))
 
 
+class WatchedPictures:
+    """Pictures of another feed, with one warning if the first of them show nothing; a `PictureFeed`.
+
+    A model has a score for a blank picture, too, and no window or threshold that is given would tell.
+
+    Args:
+        feed: the pictures.
+        field: name of the setting `view`, for the warning.
+    """
+
+    def __init__(self, feed: PictureFeed, field: str) -> None:
+        self.name, self.shape = feed.name, feed.shape
+        self._feed, self._field = feed, field
+        self._blank = 0
+        """Pictures so far, all of them blank."""
+        self._watches = True
+
+    def visible(self, transition: SimTransition) -> Tensor:
+        """See `PictureFeed`."""
+        return self._feed.visible(transition)
+
+    def pixels(self, transition: SimTransition, envs: Tensor) -> NDArray[np.uint8]:
+        """See `PictureFeed`."""
+        pictures = self._feed.pixels(transition, envs)
+        if self._watches and len(pictures):
+            self._watch(pictures)
+        return pictures
+
+    def _watch(self, pictures: NDArray[np.uint8]) -> None:
+        if not blank(pictures).all():
+            self._watches = False
+            return
+        self._blank += len(pictures)
+        if self._blank >= FIRST_PICTURES:
+            self._watches = False
+            warnings.warn(
+                f"{self._field}: the first {self._blank} pictures of {self.name} have no contrast, so that their scores"
+                " say nothing of the scene: expected a view that shows it",
+                stacklevel=2,
+            )
+
+
+def blank(pictures: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Pictures (n, h, w, 3) that have hardly any spread of pixels in any channel, (n,) bool."""
+    spread = pictures.max(axis=(1, 2)).astype(np.int64) - pictures.min(axis=(1, 2))
+    return np.asarray(spread.max(axis=1) < LEAST_SPREAD)
+
+
 def picture_feed(sim: VecSim, view: str | None, pixels: int, field: str) -> PictureFeed:
-    """The feed of an observed picture or of a camera, by name.
+    """The feed of an observed picture or of a camera, by name, which warns if its first pictures show nothing.
 
     Args:
         sim: the sim.
@@ -103,11 +155,11 @@ def picture_feed(sim: VecSim, view: str | None, pixels: int, field: str) -> Pict
     name = [*observed, *cameras][0] if view is None else view
     if name in observed:
         height, width = sim.observation_spec[name].shape[:2]
-        return ObservedPictures(name, (height, width))
+        return WatchedPictures(ObservedPictures(name, (height, width)), field)
     if name not in cameras or not isinstance(sim, HasCamera):
         raise unknown(field, name, [*observed, *cameras])
     check_count("pixels", pixels, *PIXELS)
-    return RenderedPictures(sim, name, pixels)
+    return WatchedPictures(RenderedPictures(sim, name, pixels), field)
 
 
 def warn_of_other_view(model: str, feed: PictureFeed, field: str) -> None:

@@ -58,6 +58,10 @@ class RecentSteps:
         row = step % self._kept
         self.reward[row], self.valid[row] = reward, valid
 
+    def clear(self) -> None:
+        """Forget all steps; the next one may have any higher number."""
+        self._picture[:], self.notes[:], self.reward[:], self.valid[:] = NONE, 0.0, 0.0, False
+
     def row(self, step: NDArray[np.int64]) -> NDArray[np.int64]:
         """Row of steps (m,)."""
         return step % self._kept

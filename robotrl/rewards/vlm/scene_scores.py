@@ -16,7 +16,7 @@ from robotrl.rewards.vlm.similarity import PictureScores
 
 
 class SceneAnswers(NamedTuple):
-    """Outputs of n scenes; those that could not be scored are left out."""
+    """Outputs of n scenes, and m that could not be scored."""
 
     step: NDArray[np.int64]
     """(n,): number of the step that reached the scene."""
@@ -24,14 +24,22 @@ class SceneAnswers(NamedTuple):
     """(n,)."""
     outputs: NDArray[np.float32]
     """(n, K), finite."""
+    unscored: NDArray[np.int64]
+    """(m, 2): step and env of each scene that could not be scored."""
 
     @classmethod
     def of(cls, answers: Answers, num_envs: int) -> SceneAnswers:
-        """The valid ones of answers whose tickets are step * N + env."""
+        """Answers whose tickets are step * N + env."""
         if not len(answers.tickets):
-            return cls(answers.tickets, answers.tickets, answers.outputs)
-        step, env = np.divmod(answers.tickets[answers.valid], num_envs)
-        return cls(step, env, answers.outputs[answers.valid])
+            return cls(answers.tickets, answers.tickets, answers.outputs, np.zeros((0, 2), np.int64))
+        step, env = np.divmod(answers.tickets, num_envs)
+        valid = answers.valid
+        unscored = np.stack([step[~valid], env[~valid]], axis=1)
+        return cls(step[valid], env[valid], answers.outputs[valid], unscored)
+
+    def rows(self, chosen: NDArray[np.bool_]) -> SceneAnswers:
+        """Those of the n scenes that are chosen, (n,)."""
+        return self._replace(step=self.step[chosen], env=self.env[chosen], outputs=self.outputs[chosen])
 
 
 class SceneScores:
@@ -48,6 +56,8 @@ class SceneScores:
         self._turn = 0
         self.failed = 0
         """Number of scenes that could not be scored."""
+        self.lost = 0
+        """Number of scenes whose score came when nothing wanted it any more; counted by the caller."""
 
     @property
     def pending(self) -> int:
@@ -98,8 +108,9 @@ class SceneScores:
         self._scores.charge(max(0, count - self.paid), max(0.0, cost - self.cost))
 
     def metrics(self) -> dict[str, float]:
-        """Scalars to log, of the service."""
-        return self._scores.metrics()
+        """Scalars to log, of the service, and how many scores came too late for any step; none without a service."""
+        found = self._scores.metrics()
+        return found | {"lost": float(self.lost)} if found else found
 
     def close(self) -> None:
         """End the workers."""

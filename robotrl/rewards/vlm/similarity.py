@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robotrl.rewards.scoring.ledger import Answers
 from robotrl.rewards.scoring.scorer import PictureScorer, ScorerRecipe
-from robotrl.rewards.scoring.service import ScoringService
+from robotrl.rewards.scoring.service import UNBOUNDED, ScoringService
 from robotrl.rewards.vlm.cfg import PictureRewardCfg
 from robotrl.rewards.vlm.encoder import load_encoder
 
@@ -107,9 +107,6 @@ class PictureScores(Protocol):
     def close(self) -> None:
         """See `ScoringService.close`."""
         ...
-
-
-UNBOUNDED = 1 << 62
 
 
 class ImmediateScores:

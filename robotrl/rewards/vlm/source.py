@@ -20,8 +20,11 @@ from robotrl.rewards.vlm.recent import NONE, RecentSteps
 from robotrl.rewards.vlm.scene_scores import SceneAnswers, SceneScores
 from robotrl.rewards.vlm.similarity import PromptVectors, open_scores
 from robotrl.spec import VecSim
+from robotrl.utils.hardware import check_memory
 
 FALLBACK = 0.0
+RECENT_BYTES = 13
+"""Bytes of a kept step of an env in `RecentSteps`, without notes."""
 
 
 class Valued(NamedTuple):
@@ -117,6 +120,9 @@ class LanguageReward:
         term: makes rewards of these outputs.
         num_envs: N.
         identity: see `RewardSource`.
+
+    Raises:
+        ConfigError: the kept steps would take more than half of the free memory.
     """
 
     fallback = FALLBACK
@@ -135,6 +141,7 @@ class LanguageReward:
         self._cfg, self._name, self._scenes, self._term = cfg, name, scenes, term
         self.identity = identity
         self.obs_keys = term.obs_keys
+        check_kept_steps(name, cfg.kept_steps, num_envs * (RECENT_BYTES + 4 * term.notes_width))
         self._recent = RecentSteps(num_envs, cfg.kept_steps, term.notes_width)
         self._clock = cfg.kept_steps  # so that the pictures of a restored state have numbers above `NONE`
         self._due_in = 0
@@ -210,7 +217,8 @@ class LanguageReward:
             return
         self._worth = None
         kept = answers.step > self._clock - 1 - self._cfg.kept_steps
-        picture, env, outputs = answers.step[kept], answers.env[kept], answers.outputs[kept]
+        self._scenes.lost += int(np.count_nonzero(~kept))
+        picture, env, outputs, _ = answers.rows(kept)
         if not self._term.judges_action:
             notes = torch.from_numpy(self._recent.notes[self._recent.row(picture), env])
             self._term.see(torch.from_numpy(outputs), notes)
@@ -282,6 +290,10 @@ class LanguageReward:
         warn_of_lost(self._name, int(state["pending"]))
         # states of before had no cost
         self._scenes.charge(int(state["paid"]), float(state.get("cost", 0.0)))
+        # numbers of steps rise, so that answers of before are about steps that are gone
+        self._clock += self._cfg.kept_steps
+        self._recent.clear()
+        self._late.clear()
         self._due_in = int(state["due_in"])
         for place, ages in ((self._known, state["known"]), (self._asked, state["asked"])):
             age = ages.astype(np.int64)
@@ -319,6 +331,15 @@ def language_reward(
     identity = hashlib.sha256(repr(settings).encode()).hexdigest()
     scenes = SceneScores(feed, opened.scores, sim.num_envs)
     return LanguageReward(name, cfg, scenes, len(prompts), term(opened.prompts), sim.num_envs, identity)
+
+
+def check_kept_steps(name: str, kept_steps: int, step_bytes: int) -> None:
+    """Check that the kept steps, of so many bytes for all envs, fit into the memory.
+
+    Raises:
+        ConfigError: they take more than half of what is free.
+    """
+    check_memory(f"reward.{name}.kept_steps is {kept_steps}", step_bytes, kept_steps, "fewer")
 
 
 def warn_of_lost(name: str, pending: int) -> None:

@@ -91,7 +91,7 @@ class OnWalk(NamedTuple):
             # the first output is the number of the picture, for the score and for the gate
             static = static._replace(goals=1, raw=lambda found: static_score(found[:, 0]))
             static = static._replace(scores=Doubled(static.scores))
-        memory = ClipMemory(sim.num_envs, CLIP, 1, feed.shape, slack=64)
+        memory = ClipMemory(sim.num_envs, CLIP, 1, feed.shape, 64, "reward.dual-pathway")
         shape = synthesis_of("none", sim, "dual-pathway", 1.0)
         dynamic = DynamicPath(risks, GAP, AGE, **gate)
         return DualPathwayReward(
@@ -439,3 +439,24 @@ def test_a_sim_without_objects_is_told_which_gates_look_at_the_picture(clip: str
         dual(clip, view="flat_front", synthesis="none").build(sim, RewardSetup())
     built = dual(clip, view="flat_front", synthesis="robot", gate="words").build(sim, RewardSetup())
     assert Path(clip).is_dir() and built.identity
+
+
+def test_changes_of_before_a_state_was_restored_are_given_to_no_step() -> None:
+    with ChatServer(asked_risk, delay_s=lambda number: 0.05) as server:
+        cfg = OnWalk(server, at_once, endpoint_of(server))
+        made = with_rewards(Walk(ENVS), [WeightedReward("dual-pathway", 1.0, cfg)])
+        assert isinstance(made, LateRewardedSim)
+        made.reset(seed=0)
+        source = made.rewards.sources[0].source
+        assert isinstance(source, DualPathwayReward)
+        state = made.get_state()
+        while not source._late:
+            made.step(torch.zeros(ENVS, 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of scores that were on their way
+            made.set_state(state)
+        for steps in range(4):
+            late = source.late(1.0)
+            assert (late.back < steps).all(), "a late reward of a step that this run did not make"
+            made.step(torch.zeros(ENVS, 1))
+        made.close()

@@ -42,13 +42,15 @@ CFG = PreferencesCfg(
 
 
 class PicturedWalk(Walk):
-    """A walk with a camera: the picture is as bright as the position is far."""
+    """A walk with a camera: the picture is as bright as the position is far, below a black line."""
 
     cameras = ("side",)
 
     def render(self, ids: Any, camera: str, width: int, height: int) -> np.ndarray:
         shade = ((self._obs[list(ids), 0] + 2) * 50).clamp(0, 255).numpy().astype(np.uint8)
-        return np.broadcast_to(shade[:, None, None, None], (len(shade), height, width, 3)).copy()
+        shown = np.broadcast_to(shade[:, None, None, None], (len(shade), height, width, 3)).copy()
+        shown[:, 0] = 0
+        return shown
 
 
 def source_of(cfg: PreferencesCfg = CFG, sim: Any = None) -> OnlinePreferences:
@@ -203,6 +205,29 @@ def test_a_served_model_is_asked_while_the_sim_steps_on_and_open_questions_survi
         assert source._learned is not None and found._learned is not None
         assert found._learned.identity == source._learned.identity
         again.close()
+
+
+def test_pictures_of_before_a_state_was_restored_are_of_no_segment():
+    with ChatServer(brighter) as server:
+        endpoint = ServedLabelerCfg("be far to the right")
+        endpoint = replace(endpoint, server=replace(endpoint.server, base_url=server.base_url, model="m"))
+        cfg = replace(CFG, every_env_steps=10**9, labeler=by("endpoint", endpoint=endpoint, view="side"))
+        sim = rewarded(cfg, PicturedWalk(ENVS, limit=1000))
+        sim.reset(seed=0)
+        state = None
+        for step in range(14):
+            if step == 4:
+                state = sim.get_state()
+            sim.step(torch.zeros(ENVS, 1))
+        taker = own(sim)._clips
+        assert state is not None and taker is not None and taker.clips
+        sim.set_state(state)
+        assert not taker.clips
+        for _ in range(7):
+            sim.step(torch.zeros(ENVS, 1))
+        # the steps that were made since the restore: 4 to 10
+        assert {clip.step for clip in taker.clips} == {4, 7}
+        sim.close()
 
 
 def test_pictures_are_taken_of_whole_segments_only():

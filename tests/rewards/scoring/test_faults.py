@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,16 +94,89 @@ def test_an_idle_worker_that_is_killed_is_replaced() -> None:
         assert pids[1] in service.pids
 
 
-def test_a_service_whose_workers_all_die_gives_up_with_one_error() -> None:
-    with service_of(CFG) as service:
-        wanted = tickets(64)
-        service.submit(wanted, pictures_of(wanted, dict.fromkeys(range(64), DIE)))
-        said = ["exit code 7", "5 times", "tests.kits.scoring_kit:make_scorer"]
-        for call in (lambda: service.wait(LONG_S), lambda: service.submit(tickets(1), pictures_of(tickets(1)))):
-            with pytest.raises(RobotrlError) as caught:
-                call()
-            assert all(part in str(caught.value) for part in said), caught.value
-        assert service.pids == [] or not any(Path(f"/proc/{pid}").exists() for pid in service.pids)
+def stepped(service: ScoringService, first: int, until: Callable[[dict[str, float]], bool]) -> Answers:
+    """Submit a picture and collect, as a trainer does, until the metrics are so; returns all answers."""
+    found, ticket, end_s = [service.collect()], first, time.monotonic() + LONG_S
+    while not until(service.metrics()):
+        assert time.monotonic() < end_s, service.metrics()
+        service.submit(tickets(ticket, ticket + 1), pictures_of(tickets(ticket, ticket + 1)))
+        found.append(service.collect())
+        ticket += 1
+        time.sleep(0.01)
+    found.append(service.wait(LONG_S))
+    return in_order(Answers(*(np.concatenate(parts) for parts in zip(*found, strict=True))))
+
+
+@pytest.mark.parametrize("kind", ["every batch", "no start"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_service_whose_workers_all_die_goes_on_without_scores_and_works_again(
+    tmp_path: Path, kind: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "FIRST_PAUSE_S", 0.2)
+    ill = tmp_path / "ill"
+    with service_of(cfg_with(cache_frames=0, processes=processes), ill=str(ill)) as service:
+        assert scored(service, tickets(8)).valid.all()
+        ill.write_text(kind)
+        for pid in service.pids:
+            os.kill(pid, signal.SIGKILL)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            answers = stepped(service, 100, lambda now: now["unserved"] * 1000 > 5)
+            said = [str(one.message) for one in caught]
+        assert not answers.valid.any() and service.pending == 0
+        down = [one for one in said if "the scoring service is down" in one]
+        reason = "exit code 5" if kind == "every batch" else "the weights are gone"
+        assert len(down) == 1 and reason in down[0] and "tests.kits.scoring_kit:make_scorer" in down[0]
+        assert len(said) == 2  # and one of the first worker that was lost
+        metrics = service.metrics()
+        assert metrics["outages"] >= 1 and metrics["down"] == 1 and metrics["invalid"] > 0
+        ill.unlink()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            answers = stepped(service, 100_000, lambda now: now["down"] == 0)
+            while not scored(service, tickets(500_000, 500_008)).valid.all():
+                pass
+        # what was submitted while it was down has no answer, and what was taken has its own
+        assert (answers.outputs[answers.valid, 0] == answers.tickets[answers.valid]).all()
+        assert service.metrics()["down"] == 0 and service.metrics()["unserved"] > 0
+
+
+def test_workers_that_die_are_started_again_after_a_growing_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "FIRST_PAUSE_S", 0.5)
+    ill = tmp_path / "ill"
+    with service_of(CFG, ill=str(ill)) as service:
+        ill.write_text("no start")
+        os.kill(service.pids[0], signal.SIGKILL)
+        when = list[float]()
+        with pytest.warns(UserWarning):
+            for count in range(1, 9):
+                stepped(service, 1000 * count, lambda now, count=count: now["worker_restarts"] >= count)
+                when.append(time.monotonic())
+        # five are lost at once, then pauses of 0.5, 1 and 2 s lie between them
+        pauses = np.diff(when)[4:]
+        assert (pauses >= [0.5, 1.0, 2.0]).all(), pauses
+        assert dispatcher.LONGEST_PAUSE_S < 60.0
+
+
+def test_a_worker_that_dies_beside_one_that_works_is_no_outage(tmp_path: Path) -> None:
+    with service_of(cfg_with(processes=2, cache_frames=0)) as service:
+        with pytest.warns(UserWarning, match="exit code -9"):
+            for count in range(1, 9):
+                keep = service.pids[0]
+                for pid in service.pids[1:]:
+                    os.kill(pid, signal.SIGKILL)
+                while service.metrics()["worker_restarts"] < count:
+                    time.sleep(0.01)
+                service.collect()
+                assert scored(service, tickets(100 * count, 100 * count + 8)).valid.all()
+                assert service.pids[0] == keep
+                while len(service.pids) < 2 and count < 5:
+                    time.sleep(0.01)
+                if len(service.pids) < 2:
+                    break
+        assert service.metrics()["outages"] == 0 and service.metrics()["unserved"] == 0
 
 
 # workers that hang
@@ -121,6 +195,29 @@ def test_a_worker_that_hangs_is_replaced_and_its_pictures_are_invalid(tmp_path: 
         until_gone(before)
         metrics = service.metrics()
         assert metrics["worker_restarts"] == 1 and metrics["timed_out"] >= 3 / 5 and metrics["invalid"] == 0
+
+
+def test_a_scorer_that_is_slower_than_its_time_limit_for_a_while_ends_nothing(tmp_path: Path) -> None:
+    """More workers hang in a row than may die: no outage, but a pause; what comes is scored when it is well again."""
+    ill = tmp_path / "ill"
+    cfg = cfg_with(batch_size=1, queue_frames=4, timeout_s=0.3, cache_frames=0)
+    with service_of(cfg, ill=str(ill), slow_s=5.0) as service:
+        ill.write_text("slow")
+        with pytest.warns(UserWarning, match="did not answer for 0.3 s") as caught:
+            limit = dispatcher.LOSSES
+            answers = stepped(service, 100, lambda now: now["worker_restarts"] >= limit)
+            paused_s = time.monotonic()
+            more = stepped(service, 5000, lambda now: now["worker_restarts"] >= limit + 1)
+            assert time.monotonic() - paused_s >= dispatcher.FIRST_PAUSE_S and not more.valid.any()
+        assert len(caught) == 1 and not answers.valid.any()
+        metrics = service.metrics()
+        assert metrics["timed_out"] > 0 and metrics["outages"] == 0 and metrics["unserved"] == 0
+        ill.unlink()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            first = 10_000
+            while not scored(service, tickets(first, first + 2)).valid.all():
+                first += 10
 
 
 def test_an_answer_that_comes_too_late_is_discarded(tmp_path: Path) -> None:
@@ -163,11 +260,30 @@ def test_a_scorer_that_raises_costs_its_batch_and_warns_once() -> None:
         assert metrics["scorer_errors"] == 2 and metrics["invalid"] == 6 / 10 and metrics["worker_restarts"] == 0
 
 
-def test_outputs_of_another_shape_end_the_service() -> None:
+def test_outputs_of_another_shape_cost_their_batch_and_warn_once() -> None:
     with service_of(CFG) as service:
-        service.submit(tickets(3), pictures_of(tickets(3), {1: SHAPELESS}))
-        with raises_naming(RobotrlError, "scorer", "pixels", "(3,)", "(3, 2)"):
-            service.wait(LONG_S)
+        with pytest.warns(UserWarning) as caught:
+            assert not scored(service, tickets(3), {1: SHAPELESS}).valid.any()
+        said = str(caught[0].message)
+        assert len(caught) == 1 and all(part in said for part in ("scorer", "pixels", "(3,)", "(3, 2)"))
+        assert scored(service, tickets(10, 13)).valid.all() and service.metrics()["worker_restarts"] == 0
+
+
+def test_an_error_of_the_service_itself_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "FIRST_PAUSE_S", 0.1)
+    with service_of(cfg_with(cache_frames=0)) as service:
+        assert scored(service, tickets(4)).valid.all()
+        real = service._ledger.scored
+
+        def broken(*_: Any) -> None:
+            monkeypatch.setattr(service._ledger, "scored", real)
+            raise LookupError("a ledger without a page")
+
+        monkeypatch.setattr(service._ledger, "scored", broken)
+        with pytest.warns(UserWarning, match=r"service is down: .*LookupError: a ledger without a page"):
+            assert not scored(service, tickets(10, 14)).valid.any()
+            stepped(service, 1000, lambda now: now["down"] == 0)
+            assert scored(service, tickets(20, 24)).valid.all()
 
 
 # the start
