@@ -148,12 +148,12 @@ class LearnedPreferences(NamedTuple):
     def rewards(self, obs: Arrays, action: Tensor, pessimism: float) -> Tensor:
         """Rewards (B,) of steps: the normalized mean over the ensemble, less `pessimism` standard deviations.
 
-        The deviation is that of the members' calibrated rewards, whose sums are the calibrated logits.
+        The temperature of the held-out answers is in neither: it would divide mean and deviation alike.
         """
         found = self.ensemble.step_rewards(obs, action) / self.scale
         if pessimism == 0:
             return found.mean(1)
-        return found.mean(1) - pessimism * (found / self.held_out.temperature).std(1, correction=0)
+        return found.mean(1) - pessimism * found.std(1, correction=0)
 
     def disagreement(self, first: Segments, second: Segments) -> Tensor:
         """Standard deviation (M,) over the members of the calibrated probability that the second segment is better."""

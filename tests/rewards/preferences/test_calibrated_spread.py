@@ -1,4 +1,4 @@
-"""The temperature of held-out answers is in the choice of pairs and in the deviation of the rewards."""
+"""The temperature of held-out answers is in the choice of pairs, and in no reward."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def sigmoid(x: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 0.5])
-def test_pessimism_takes_the_deviation_of_calibrated_rewards_off(temperature: float) -> None:
+def test_pessimism_is_in_the_units_of_the_mean_whatever_the_temperature(temperature: float) -> None:
     learned = learned_with(temperature)
     obs, action = {"walk": torch.tensor([[1.0, 0.0], [2.0, 0.0]])}, torch.zeros(2, 1)
     # over the scale of 0.5 the members say 2 and 6, and 4 and 12
     assert learned.rewards(obs, action, 0.0).tolist() == pytest.approx([4.0, 8.0])
-    expected = [4.0 - 1.5 * 2.0 / temperature, 8.0 - 1.5 * 4.0 / temperature]
+    expected = [4.0 - 1.5 * 2.0, 8.0 - 1.5 * 4.0]
     assert learned.rewards(obs, action, 1.5).tolist() == pytest.approx(expected)
 
 
