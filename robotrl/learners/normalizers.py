@@ -46,10 +46,14 @@ class RunningMoments:
         self.count = torch.zeros((), dtype=torch.float64)
 
     def update(self, rows: Tensor) -> None:
-        """Add rows (B, width), B of 1 or more."""
+        """Add rows (B, width); without any, those of the other processes alone."""
         rows = rows.detach().cpu().double()
-        own = torch.stack([torch.full_like(self.mean, len(rows)), rows.mean(0), rows.var(0, unbiased=False)])
+        nothing = torch.zeros_like(self.mean)
+        mean, var = (rows.mean(0), rows.var(0, unbiased=False)) if len(rows) else (nothing, nothing)
+        own = torch.stack([torch.full_like(self.mean, len(rows)), mean, var])
         for (n, *_), mean, var in self._world.stacked(own):
+            if n == 0:
+                continue
             total = self.count + n
             delta = mean - self.mean
             spread = self.var * self.count + var * n + delta**2 * self.count * n / total
@@ -120,7 +124,9 @@ class RewardNormalizer:
 
     @property
     def scale(self) -> float:
-        """The number that rewards are divided by."""
+        """The number that rewards are divided by; 1 before two of them are known."""
+        if self._moments.count < 2:
+            return 1.0
         return float((self._moments.var[0] + 1e-8).sqrt())
 
     def normalize(self, rollout: Rollout) -> Rollout:

@@ -176,6 +176,20 @@ def test_an_unknown_reward_is_no_part_of_the_scale() -> None:
     assert scales[0] == scales[1]
 
 
+def test_a_rollout_without_any_score_changes_no_scale_and_gives_no_advantage() -> None:
+    normalizer = RewardNormalizer(1, 0.5)
+    one = normalizer.normalize(rollout(True, False)._replace(scored=torch.zeros(3, 1, dtype=torch.bool)))
+    assert normalizer.scale == 1.0
+    batch = make_batch(one, lambda obs: obs["x"][:, 0] / 10, gamma=0.5, gae_lambda=1.0)
+    assert batch.advantage.tolist() == [0.0, 0.0] and batch.value_target.tolist() == [1.0, 2.0]
+    # the first known rewards are the first of its statistics
+    known, fresh = rollout(False, True), RewardNormalizer(1, 0.5)
+    normalizer._running.zero_()
+    normalizer.normalize(known)
+    fresh.normalize(rollout(False, True))
+    assert normalizer.scale == fresh.scale
+
+
 @pytest.mark.parametrize("horizon", [1, 3])
 def test_a_rollout_says_which_rewards_it_knows(horizon: int) -> None:
     faults = {number: NAN for number in range(5, 5 * 24, 7)}

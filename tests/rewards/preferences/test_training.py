@@ -47,7 +47,7 @@ def test_rewards_learned_from_answers_rank_steps_as_the_sim_does(dataset):
     ) == pytest.approx(1.0, abs=0.3)
     pessimistic = learned.rewards(found.obs, found.action, 1.0)
     spread = learned.ensemble.step_rewards(found.obs, found.action).std(1, correction=0) / learned.scale
-    assert torch.allclose(rewards - pessimistic, spread / learned.held_out.temperature, atol=1e-5)
+    assert torch.allclose(rewards - pessimistic, spread, atol=1e-5)
 
 
 def test_answers_by_regret_are_learned_as_regret(dataset):

@@ -61,7 +61,7 @@ def walked(made: Any, steps: int, seed: int = 0) -> np.ndarray:
     given = torch.zeros(steps, made.num_envs, dtype=torch.float64)
     for t in range(steps):
         given[t] = made.step(torch.rand((made.num_envs, 1), generator=generator) - 0.4).reward
-        for back, env, change in zip(*made.late_rewards(wait=t == steps - 1), strict=True):
+        for back, env, change, _ in zip(*made.late_rewards(wait=t == steps - 1), strict=True):
             given[t - back, env] += change
     return given.numpy() * LARGEST
 
