@@ -23,7 +23,7 @@ MOST_FLOATS = 1 << 24
 
 
 class RiskOp(IntEnum):
-    """How a register comes about; a, b and c are registers before it."""
+    """Operation that fills a register; a, b and c are registers before it."""
 
     CONSTANT = 0
     ADD = 1

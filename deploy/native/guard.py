@@ -39,7 +39,7 @@ class NativeGuard:
             self._library.guard_close(guard)
 
     def judge(self, observation: np.ndarray, action: np.ndarray) -> tuple[bool, np.float32]:
-        """Whether the recovery takes an action's place, and the risk of the last action that was finite.
+        """Verdict on an action (true: the recovery takes its place), and the risk of the last action that was finite.
 
         Args:
             observation: (O,) float32, the robot's flat observation.

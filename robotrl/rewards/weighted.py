@@ -97,7 +97,7 @@ class WeightedRewards:
             info: scores of the step by name, see `score`.
         """
         names = [one.name for one in self.sources if isinstance(one.source, LateRewardSource)]
-        return sum((~info[f"reward_valid/{name}"]).to(torch.uint8) for name in names)  # type: ignore[return-value]
+        return torch.stack([~info[f"reward_valid/{name}"] for name in names]).sum(dim=0, dtype=torch.uint8)
 
     @property
     def may_be_late(self) -> bool:

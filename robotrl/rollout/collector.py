@@ -111,7 +111,7 @@ class Collector:
         self._returns = torch.zeros(n, device=sim.device)
         self._unscored = torch.zeros(n, dtype=torch.int64, device=sim.device)
         """(N,) scores that the steps of each running episode lack, of a sim with late rewards."""
-        self._age = torch.zeros(n, dtype=torch.int64, device=sim.device)
+        self._episode_steps = torch.zeros(n, dtype=torch.int64, device=sim.device)
         """(N,) steps of each running episode, likewise."""
         self._log_prob = torch.full((n, horizon), float("nan"), device=sim.device)
         self._started = torch.ones(n, dtype=torch.bool, device=sim.device)
@@ -140,7 +140,7 @@ class Collector:
         self._discount.fill_(1.0)
         self._returns.fill_(0.0)
         self._unscored.zero_()
-        self._age.zero_()
+        self._episode_steps.zero_()
         self._started = torch.ones_like(self._started)
         self._broken = True
 
@@ -311,7 +311,7 @@ class Collector:
             late = self._late_sim.late_rewards(wait=False)
             self._late_sim.lost_late_rewards(replay.add_late(late))
             # what comes after an episode's end is in the replay alone
-            here = late.back < self._age[late.env]
+            here = late.back < self._episode_steps[late.env]
             self._returns.index_put_((late.env[here],), late.change[here], accumulate=True)
             self._unscored.index_put_((late.env[here],), -late.fresh[here].long(), accumulate=True)
         self._look()
@@ -424,11 +424,11 @@ class Collector:
         """Count the scores that running episodes lack; the return of one that ends without some is unknown."""
         if self._late_sim is None:
             return
-        self._age += 1
+        self._episode_steps += 1
         self._unscored += step.info[MISSING].long()
         done = step.final_ids
         self._returns[done[self._unscored[done] > 0]] = float("nan")
-        self._age[done] = 0
+        self._episode_steps[done] = 0
         self._unscored[done] = 0
 
     def _count_episodes(self, step: Step, episodes: list[Tensor], returns: list[Tensor]) -> None:
@@ -490,7 +490,7 @@ class Collector:
             "discount": self._discount,
             "returns": self._returns,
             "unscored": self._unscored,
-            "age": self._age,
+            "episode_steps": self._episode_steps,
             "pending_envs": self._pending_envs,
             "pending": dict(self._pending),
             "log_prob": self._log_prob,
@@ -525,7 +525,7 @@ class Collector:
         self._cursor.chunk, self._cursor.position = here(state["chunk"]), here(state["position"])
         self._discount, self._returns = here(state["discount"]), here(state["returns"])
         if "unscored" in state:  # absent in older checkpoints
-            self._unscored, self._age = here(state["unscored"]), here(state["age"])
+            self._unscored, self._episode_steps = here(state["unscored"]), here(state["episode_steps"])
         self._pending_envs = here(state["pending_envs"])
         self._pending = {key: here(x) for key, x in state["pending"].items()}
         self._into = None

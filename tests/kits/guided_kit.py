@@ -81,5 +81,5 @@ def guided_setup(policy_cfg: Any, dataset: Any = None, init_policy: Any = None, 
 
 
 def make(num_envs: int, seed: int) -> GuidedWalk:
-    """What the registry calls."""
+    """Factory of a registry's row."""
     return GuidedWalk(num_envs, seed)

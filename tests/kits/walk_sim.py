@@ -144,7 +144,7 @@ class Walk(BareWalk):
 
 
 def make(num_envs: int, seed: int, *, limit: int = 6, nan_step: int = -1) -> Walk:
-    """What the registry calls; at step `nan_step`, the reward of env 0 is NaN."""
+    """The walk, as the registry makes it; at step `nan_step`, the reward of env 0 is NaN."""
     sim = Walk(num_envs, seed, limit)
     sim.poison[nan_step, 0] = "reward"
     return sim
