@@ -14,11 +14,18 @@ from robotrl.engine.distributed import share
 from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
+from robotrl.fn.q_targets import ensemble_mse
 from robotrl.fn.schedule import line
 from robotrl.learners.guidance.cfg import GuidanceCfg
-from robotrl.learners.guidance.losses import ACTION_COEF
-from robotrl.learners.guidance.recorder import SUGGESTED
-from robotrl.learners.guidance.rollouts import RolloutSuggestions, density_guidance
+from robotrl.learners.guidance.losses import (
+    ACTION_COEF,
+    MARGIN_COEF,
+    actor_guidance,
+    carry_of,
+    critic_guidance,
+    set_coefficients,
+)
+from robotrl.learners.guidance.rollouts import RolloutSuggestions
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.off_policy import PolicyBuilder
@@ -35,6 +42,7 @@ from robotrl.learners.on_policy import (
 from robotrl.learners.parts import Part
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import Critic
+from robotrl.policies.q import QEnsemble
 from robotrl.rollout.collector import Decision
 from robotrl.spec import Density, HasDensity, LearnerCfg, MemoryNeeds, privileged
 
@@ -102,7 +110,7 @@ class PpoCfg(LearnerCfg):
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
     guidance: GuidanceCfg = field(default_factory=GuidanceCfg)
-    """Guidance by suggested actions, off by default: adds their log-likelihood; see docs/guidance.md."""
+    """Guidance by suggested actions, off by default: adds critics of actions and both losses; see docs/guidance.md."""
     bf16: bool = False
     """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "auto"
@@ -139,14 +147,22 @@ def chunk_log_prob(density: Density, action: Tensor) -> Tensor:
 
 
 class PpoLoss(LossModule):
-    """Loss of actor and critic; the carry is "actor_active", 1 while the actor still learns, and the actor's "lr"."""
+    """Loss of actor and critic; the carry is "actor_active", 1 while the actor still learns, and the actor's "lr".
+
+    Args:
+        policy: the policy.
+        critic: critic of states.
+        cfg: settings.
+        judge: critics of actions, with guidance: they say whether a suggestion is better than the action taken.
+    """
 
     largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
-    def __init__(self, policy: Any, critic: Critic, cfg: PpoCfg) -> None:
+    def __init__(self, policy: Any, critic: Critic, cfg: PpoCfg, judge: QEnsemble | None = None) -> None:
         super().__init__()
         self.policy = policy
         self.critic = critic
+        self.judge = judge
         self._cfg = cfg
 
     def forward(self, batch: dict[str, Tensor], context: Context) -> LossOut:
@@ -174,10 +190,27 @@ class PpoLoss(LossModule):
             "actor_on": active,
             "lr": lr,
         }
-        if cfg.guidance.on:
-            guided = density_guidance(density, batch[SUGGESTED], context.carry[ACTION_COEF])
-            loss, info = loss + guided.loss, info | guided.info
-        return LossOut(loss, info, (lr * active, lr * (cfg.critic_lr / cfg.lr)))
+        rates = [lr * active, lr * (cfg.critic_lr / cfg.lr)]
+        if self.judge is not None:
+            guided, more = self._guidance(self.judge, density, ctx.detach(), batch, context)
+            loss, info = loss + guided, info | more
+            rates.append(rates[1])
+        return LossOut(loss, info, tuple(rates))
+
+    def _guidance(
+        self, judge: QEnsemble, density: Density, ctx: Tensor, batch: dict[str, Tensor], context: Context
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Losses of suggestions, and that of the critics of actions: the critic's targets, at the actions taken.
+
+        The action taken is the policy's own: the one that a suggestion has to be better than.
+        """
+        cfg, carry = self._cfg.guidance, context.carry
+        values = judge(ctx, batch["raw"].clamp(-1.0, 1.0))
+        judge_loss = ensemble_mse(values, batch["value_target"])
+        margin = critic_guidance(cfg, judge, ctx, batch, values, carry[MARGIN_COEF])
+        action = actor_guidance(cfg, density.log_prob, judge, ctx, batch, values, carry[ACTION_COEF])
+        info = {"action_value_loss": judge_loss} | margin.info | action.info
+        return judge_loss + margin.loss + action.loss, info
 
     def next_carry(self, carry: dict[str, Tensor], info: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """See `LossModule.next_carry`."""
@@ -241,14 +274,15 @@ class PpoLearner(Learner):
             cfg.critic_hidden,
             cfg.critic_activation,
         ).to(setup.device)
+        self._judge = None if guide is None else _judge_of(self.policy, cfg).to(setup.device)
         self._rollouts = Rollouts(cfg, setup, self.sim, self.policy.horizon, cfg.normalize_reward)
         self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
         self._stepper = self._collector = self._rollouts.collector
         self._engine = Engine(
-            PpoLoss(self.policy, self.critic, cfg),
-            (ParameterGroup("policy.", cfg.max_grad_norm), ParameterGroup("critic.", cfg.max_grad_norm)),
+            PpoLoss(self.policy, self.critic, cfg, self._judge),
+            tuple(ParameterGroup(f"{name}.", cfg.max_grad_norm) for name in _learning(self._judge)),
             minibatch=share("algo.minibatch", cfg.minibatch, self.world),
-            carry={"actor_active": 1.0, "lr": cfg.lr} | ({} if guide is None else {ACTION_COEF: 0.0}),
+            carry={"actor_active": 1.0, "lr": cfg.lr} | carry_of(cfg.guidance),
             mode=cfg.engine,
             updates=self._rollouts.updates,
             threads=setup.update_threads,
@@ -301,8 +335,7 @@ class PpoLearner(Learner):
         cfg = self.cfg
         carry = self._engine.carry
         carry["actor_active"].fill_(float(not self._rollouts.critic_only(self.iteration)))
-        if self._guide is not None:
-            carry[ACTION_COEF].fill_(self._guide.coefficient(self.env_steps))
+        set_coefficients(carry, cfg.guidance, self.env_steps)
         if cfg.lr_schedule == "linear":
             carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, 0.0))
         rows, rollouts = {**batch.rows(), "value": batch.value}, self._rollouts
@@ -318,7 +351,7 @@ class PpoLearner(Learner):
             "obs_normalizer": self._made,
             "privileged_normalizer": self._privileged,
         } | self._rollouts.parts()
-        return parts if self._guide is None else parts | {"guide": self._guide}
+        return parts if self._guide is None else parts | {"guide": self._guide, "judge": self._judge}
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""
@@ -330,6 +363,17 @@ class PpoLearner(Learner):
         if self._guide is not None:
             self._guide.close()
         super().close()
+
+
+def _judge_of(policy: Any, cfg: PpoCfg) -> QEnsemble:
+    """Two critics of actions, of the critic's widths; layer normalization bounds their values of unseen actions."""
+    shape = (policy.context_width, policy.horizon, policy.action_width)
+    return QEnsemble(*shape, 2, cfg.critic_hidden, layer_norm=True, activation=cfg.critic_activation)
+
+
+def _learning(judge: QEnsemble | None) -> tuple[str, ...]:
+    """Names of the loss's networks, in the order of its learning rates."""
+    return ("policy", "critic") if judge is None else ("policy", "critic", "judge")
 
 
 def _check(cfg: PpoCfg) -> None:

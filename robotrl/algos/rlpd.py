@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -190,7 +191,8 @@ class RlpdLoss(LossModule):
         loss, info = terms.loss + alpha_loss, {"actor_loss": terms.loss, "entropy": terms.entropy, "alpha": alpha}
         if guidance.on:
             coef = context.carry[ACTION_COEF]
-            guided = actor_guidance(guidance, self.policy, self.critic, ctx, batch, q_pi, coef)
+            density = partial(self.policy.log_prob_of, ctx)
+            guided = actor_guidance(guidance, density, self.critic, ctx, batch, q_pi, coef)
             loss, info = loss + guided.loss, info | guided.info
         return loss, info
 

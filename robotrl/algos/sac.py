@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -177,7 +178,9 @@ class SacLoss(LossModule):
         cfg, carry = self._cfg.guidance, context.carry
         with in_bf16(self._cfg.bf16, ctx.device):
             critic = critic_guidance(cfg, self.critic, ctx, batch, values, carry[MARGIN_COEF])
-            actor = actor_guidance(cfg, self.policy, self.critic, ctx.detach(), batch, q_pi, carry[ACTION_COEF])
+            own = ctx.detach()
+            density = partial(self.policy.log_prob_of, own)
+            actor = actor_guidance(cfg, density, self.critic, own, batch, q_pi, carry[ACTION_COEF])
         return critic.loss + actor.loss, critic.info | actor.info
 
     @torch.no_grad()

@@ -57,16 +57,6 @@ def action_guidance_loss(
     return ActionGuidance(-(weight * log_prob).mean(), guided.mean())
 
 
-def suggestion_log_likelihood(log_prob: Tensor, has: Tensor) -> Tensor:
-    """-log pi(a_suggested | s), the mean over all rows: guidance without critics of actions.
-
-    Args:
-        log_prob: (B,) of suggested actions under the policy.
-        has: (B,) 1 where there is a suggestion, else 0.
-    """
-    return -(has * log_prob).mean()
-
-
 def held_line(env_steps: float, held: float, end: float) -> float:
     """1 until `held` env steps, then linear to 0 at `end`."""
     if env_steps >= end:

@@ -9,7 +9,6 @@ from robotrl.fn.guidance import (
     action_guidance_loss,
     held_line,
     present,
-    suggestion_log_likelihood,
     value_margin_loss,
     warped_cosine,
 )
@@ -54,16 +53,10 @@ def test_without_suggestions_there_is_no_gradient():
     none = torch.zeros(2)
     for loss in (
         action_guidance_loss(log_prob, torch.ones(2), none, 2.0, 20.0).loss,
-        suggestion_log_likelihood(log_prob, none),
         value_margin_loss(log_prob[None], torch.ones(1, 2), none, 2.0),
     ):
         (gradient,) = torch.autograd.grad(loss, log_prob)
         assert loss.item() == 0 and not gradient.any()
-
-
-def test_suggestion_log_likelihood():
-    loss = suggestion_log_likelihood(torch.tensor([-1.0, -2.0, -30.0]), torch.tensor([1.0, 1.0, 0.0]))
-    assert loss.item() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("steps, factor", [(0, 1), (50, 1), (75, 0.75), (100, 0.5), (150, 0), (1000, 0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,6 @@ from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.learners.guidance.recorder import COLUMN, SUGGESTED
 from robotrl.learners.off_policy import ActionNormalizer
 from robotrl.policies.q import QEnsemble, smallest
-from robotrl.policies.squashed import SquashedPolicy
 from robotrl.replay.types import Transitions
 
 MARGIN_COEF, ACTION_COEF = "margin_coef", "action_coef"
@@ -80,7 +80,7 @@ def critic_guidance(
 
 def actor_guidance(
     cfg: GuidanceCfg,
-    policy: SquashedPolicy,
+    log_prob: Callable[[Tensor], Tensor],
     critic: QEnsemble,
     ctx: Tensor,
     batch: dict[str, Tensor],
@@ -91,7 +91,7 @@ def actor_guidance(
 
     Args:
         cfg: settings.
-        policy: the policy in training.
+        log_prob: log-densities (B, H, A) of normalized chunks (B, H, A) under the policy in training.
         critic: the critics, which do not learn from it.
         ctx: (B, D), detached.
         batch: rows with "suggested" (B, H, A).
@@ -101,6 +101,5 @@ def actor_guidance(
     chunk, has = present(batch[SUGGESTED])
     with torch.no_grad():
         advantage = smallest(critic(ctx, chunk)) - smallest(q_pi)
-    log_prob = policy.log_prob_of(ctx, chunk).flatten(1).sum(1)
-    out = action_guidance_loss(log_prob, advantage, has, cfg.temperature, cfg.max_weight)
+    out = action_guidance_loss(log_prob(chunk).flatten(1).sum(1), advantage, has, cfg.temperature, cfg.max_weight)
     return GuidanceTerm(coef * out.loss, {"action_guidance_loss": out.loss, "guided": out.share})

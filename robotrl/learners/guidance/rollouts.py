@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from robotrl.errors import CapabilityError, out_of_range
-from robotrl.fn.guidance import present, suggestion_log_likelihood
 from robotrl.learners.guidance.build import build_suggester
 from robotrl.learners.guidance.cfg import GuidanceCfg
-from robotrl.learners.guidance.losses import ACTION_COEF, GuidanceTerm, coefficients
 from robotrl.learners.guidance.recorder import SUGGESTED
 from robotrl.learners.off_policy import ActionNormalizer
 from robotrl.rollout.storage import Rollout
-from robotrl.spec import Arrays, Density, VecSim
+from robotrl.spec import Arrays, VecSim
 
 
 class RolloutSuggestions:
@@ -72,10 +70,6 @@ class RolloutSuggestions:
         chunk = self._unit(stacked).clamp(-reach, reach)[:, :, None]
         rollout.record[SUGGESTED] = chunk.to(rollout.reward.device)
 
-    def coefficient(self, env_steps: int) -> float:
-        """Weight of the loss after some env steps."""
-        return coefficients(self._cfg, env_steps)[ACTION_COEF]
-
     def metrics(self) -> dict[str, float]:
         """Scalars to log."""
         found = {f"guidance/{name}": value for name, value in self._suggester.metrics().items()}
@@ -93,16 +87,3 @@ class RolloutSuggestions:
     def close(self) -> None:
         """Release the suggester."""
         self._suggester.close()
-
-
-def density_guidance(density: Density, suggestion: Tensor, coef: Tensor) -> GuidanceTerm:
-    """Weighted log-likelihood of suggestions.
-
-    Args:
-        density: density of the policy on B observations.
-        suggestion: (B, 1, A) normalized; NaN where there is none.
-        coef: weight.
-    """
-    chunk, has = present(suggestion)
-    loss = suggestion_log_likelihood(density.log_prob(chunk).flatten(1).sum(1), has)
-    return GuidanceTerm(coef * loss, {"action_guidance_loss": loss, "suggested": has.mean()})

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import tests.kits.learner_kit as kit
+from robotrl.algos.ppo import PpoLoss
+from robotrl.engine.engine import Context
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.learners.guidance.recorder import SUGGESTED
-from robotrl.learners.guidance.rollouts import density_guidance
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from tests.kits.chat_server import ChatServer
 from tests.kits.guided_kit import guided_setup, place
@@ -48,17 +49,50 @@ def test_without_guidance_nothing_changes():
         assert {name: after[name] for name in before} == before
 
 
-def test_the_loss_is_the_log_likelihood_of_what_was_suggested():
-    learner = build(EXPERT)
+def test_losses_are_those_of_the_formulas():
+    """Two rows with a suggestion, one of them better than the action taken by the critics of actions; one without."""
+    learner = build(replace(EXPERT, margin=0.5, margin_hold_env_steps=0, margin_end_env_steps=512, temperature=0.5))
     run(learner, 2)
-    obs = {"walk": torch.tensor([[0.5, 1.0], [-1.0, 2.0], [1.0, 0.0]])}
-    density = learner.policy.density(learner.policy.encode(obs))
-    suggestion = torch.tensor([[[0.5]], [[float("nan")]], [[-0.25]]])
-    out = density_guidance(density, suggestion, torch.tensor(0.1))
-    log_prob = density.log_prob(torch.tensor([[[0.5]], [[0.0]], [[-0.25]]])).flatten()
-    assert out.info["action_guidance_loss"].item() == pytest.approx(-(log_prob[0] + log_prob[2]).item() / 3, rel=1e-5)
-    assert out.loss.item() == pytest.approx(0.1 * out.info["action_guidance_loss"].item())
-    assert out.info["suggested"].item() == pytest.approx(2 / 3)
+    carry = {name: float(value) for name, value in learner._engine.carry.items()}
+    assert carry["margin_coef"] == pytest.approx(1 - learner.env_steps / 512)
+    loss = PpoLoss(learner.policy, learner.critic, learner.cfg, learner._judge)
+    obs = torch.tensor([[0.5, 1.0], [-1.0, 2.0], [1.0, 0.0], [0.2, -1.0]])
+    rows = {
+        "obs/walk": obs,
+        "raw": torch.tensor([[[0.1]], [[-1.5]], [[0.3]], [[0.8]]]),
+        "log_prob": torch.zeros(4),
+        "advantage": torch.zeros(4),
+        "value_target": torch.tensor([1.0, 0.0, -1.0, 0.5]),
+        "value": torch.zeros(4),
+        SUGGESTED: torch.tensor([[[0.5]], [[-0.25]], [[float("nan")]], [[-0.9]]]),
+    }
+    out = loss(rows, Context(dict(learner._engine.carry), {}, ""))
+    with torch.no_grad():
+        ctx = loss.policy.encode({"walk": obs})
+        q = loss.judge(ctx, rows["raw"].clamp(-1, 1))
+        wanted = loss.judge(ctx, rows[SUGGESTED].nan_to_num(0.0))
+        log_prob = loss.policy.density(ctx).log_prob(rows[SUGGESTED].nan_to_num(0.0)).flatten()
+    has = torch.tensor([1.0, 1.0, 0.0, 1.0])
+    gap = wanted.min(0).values - q.min(0).values
+    weight = has * (gap > 0) * (gap / 0.5).exp().clamp(max=20.0)
+    info = out.info
+    assert info["action_value_loss"].item() == pytest.approx(
+        sum(float(((one - rows["value_target"]) ** 2).mean()) / 2 for one in q), rel=1e-4
+    )
+    assert info["margin_loss"].item() == pytest.approx(
+        sum(float((has * (w - one - 0.5) ** 2).mean()) for w, one in zip(wanted, q, strict=True)), rel=1e-4
+    )
+    assert info["action_guidance_loss"].item() == pytest.approx(-float((weight * log_prob).mean()), rel=1e-4)
+    assert info["guided"].item() == pytest.approx(float((has * (gap > 0)).mean()))
+    assert info["suggested"].item() == 0.75
+
+
+def test_the_critics_of_actions_learn():
+    learner = build(EXPERT)
+    before = {name: p.clone() for name, p in learner._judge.named_parameters()}
+    log = run(learner, 4)
+    assert not any(torch.equal(before[name], p) for name, p in learner._judge.named_parameters())
+    assert 0 < log[-1]["guided"] <= log[-1]["suggested"] == 1.0
 
 
 def test_suggestions_make_it_learn_sooner():
