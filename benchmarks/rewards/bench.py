@@ -49,7 +49,11 @@ PREFERENCES = {
 """Learners whose reward is learned from 500 answers."""
 LANGUAGE = "language-push"
 """Fine-tuning with the language reward alone."""
-GUIDANCE = {"guidance-push": "RLPD on `mujoco/push`", "guidance-drive": "PPO on `bev/drive`"}
+GUIDANCE = {
+    "guidance-push": "RLPD on `mujoco/push`",
+    "guidance-sac-push": "SAC on `mujoco/push`",
+    "guidance-drive": "PPO on `bev/drive`",
+}
 """Learners with a teacher."""
 DIRECTIONS = ("ahead", "behind", "left", "right")
 SCORES = ("contrast", "contrast-mean", "goal-baseline", "lord", "threshold")

@@ -1,6 +1,6 @@
 """Guidance by suggested actions: a learner with a teacher that succeeds in 60 % of its episodes, and one without.
 
-RLPD on `mujoco/push` and PPO on `bev/drive`, with the env steps fixed beforehand. The teacher is the sim's expert
+RLPD and SAC on `mujoco/push` and PPO on `bev/drive`, with the env steps fixed beforehand. The teacher is the sim's expert
 with noise.
 """
 
@@ -74,6 +74,25 @@ STUDIES = {
             action_end_env_steps=30_000,
         ),
     ),
+    "sac-push": Study(
+        "mujoco/push",
+        "SAC on `mujoco/push`",
+        "--sim mujoco/push --sim.reward shaped --algo sac --algo.warmup 1000 --algo.initial-alpha 0.1",
+        False,
+        60_000,
+        4_000,
+        64,
+        GuidanceCfg(
+            by="expert",
+            noise=0.2,
+            mode="left",
+            margin=0.02,
+            margin_hold_env_steps=10_000,
+            margin_end_env_steps=30_000,
+            action_weight=0.3,
+            action_end_env_steps=30_000,
+        ),
+    ),
     "drive": Study(
         "bev/drive",
         "PPO on `bev/drive`",
@@ -82,7 +101,7 @@ STUDIES = {
         2_000_000,
         131_072,
         128,
-        GuidanceCfg(by="expert", noise=0.17, action_weight=0.1, action_end_env_steps=1_000_000),
+        GuidanceCfg(by="expert", noise=0.2, action_weight=0.1, action_end_env_steps=1_000_000),
     ),
 }
 

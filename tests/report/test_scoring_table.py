@@ -43,6 +43,18 @@ def test_a_served_model_shows_shares_like_the_scoring_service() -> None:
     assert {head: scored[head] for head in expected} == expected
 
 
+def test_faults_of_either_kind_have_columns_of_their_own() -> None:
+    service = ServiceCounters(submitted=100, unserved=25, restarts=3, outages=1).scalars() | {"down": 1.0}
+    endpoint = EndpointCounters(submitted=100, failed=40).scalars()
+    last = {f"scoring/contrast/{key}": value for key, value in service.items()}
+    last |= {f"scoring/vlm-score/{key}": value for key, value in endpoint.items()}
+    scored, served = (cells_of(row) for row in scoring_rows("run", last))
+    expected = {"no worker": "25.0 %", "server failed": "-", "workers lost": "3", "outages": "1", "down now": "yes"}
+    assert {head: scored[head] for head in expected} == expected
+    expected = {"no worker": "-", "server failed": "40.0 %", "workers lost": "-", "outages": "-", "down now": "-"}
+    assert {head: served[head] for head in expected} == expected
+
+
 def test_each_path_of_a_source_is_a_row_with_the_steps_of_the_source() -> None:
     last = {
         "reward_valid/dual-pathway": 0.9,

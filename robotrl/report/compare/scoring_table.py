@@ -12,15 +12,19 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("hit_rate", "known"),
     ("dropped", "dropped"),
     ("refused", "over budget"),
+    ("unserved", "no worker"),
+    ("failed", "server failed"),
     ("invalid", "invalid"),
     ("timed_out", "too late"),
     ("latency_p50_s", "latency, median"),
     ("latency_p95_s", "latency, 95 %"),
     ("queue_length", "waiting"),
     ("worker_restarts", "workers lost"),
+    ("outages", "outages"),
+    ("down", "down now"),
 )
-"""Metrics of the scoring service, and their heads."""
-SHARES = frozenset({"hit_rate", "dropped", "refused", "invalid", "timed_out"})
+"""Metrics of the scoring service or of an endpoint, and their heads."""
+SHARES = frozenset({"hit_rate", "dropped", "refused", "unserved", "failed", "invalid", "timed_out"})
 
 
 class ScoringRow(NamedTuple):
@@ -75,6 +79,8 @@ def scoring_section(rows: Sequence[ScoringRow]) -> str:
 def _shown(key: str, value: float | None) -> str:
     if value is None:
         return "-"
+    if key == "down":
+        return "yes" if value else "no"
     if key in SHARES:
         return f"{100 * value:.1f} %"
     if key.endswith("_s"):
