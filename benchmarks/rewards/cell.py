@@ -17,9 +17,7 @@ CELLS: dict[str, Callable[[str, int, Path, Path], dict[str, Any]]] = {
     CLIP: scores.run,
     **dict.fromkeys((*ARMS, *BASELINES), policies.run),
     LANGUAGE: language.run,
-    **dict.fromkeys(
-        GUIDANCE, lambda method, seed, out, work: guidance.run(method.removeprefix("guidance-"), seed, out)
-    ),
+    **dict.fromkeys(GUIDANCE, lambda method, seed, out, work: guidance.run(method, seed, out)),
     **dict.fromkeys(PREFERENCES, lambda method, seed, out, work: preferences.run(method, seed, out)),
 }
 """Functions of method, seed, the cell's folder and the table's folder."""

@@ -1,7 +1,7 @@
 """Guidance by suggested actions: a learner with a teacher that succeeds in 60 % of its episodes, and one without.
 
-RLPD and SAC on `mujoco/push` and PPO on `bev/drive`, with the env steps fixed beforehand. The teacher is the sim's expert
-with noise.
+RLPD and SAC on `mujoco/push` and PPO on `bev/drive`, with the env steps fixed beforehand. The teacher is the sim's
+expert with noise.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ SHARE = 0.95
 LAST = 3
 """Evaluations that a final mean is taken over."""
 DEMOS, DEMO_NOISE = 256, 0.1
+PREFIX = "guidance-"
+"""Of the cells' methods; the rest is the study's name."""
 
 
 class Study(NamedTuple):
@@ -106,17 +108,17 @@ STUDIES = {
 }
 
 
-def run(name: str, seed: int, out: Path, study: Study | None = None, demos: int = DEMOS) -> dict[str, Any]:
+def run(method: str, seed: int, out: Path, study: Study | None = None, demos: int = DEMOS) -> dict[str, Any]:
     """Curves of both arms, and their comparison.
 
     Args:
-        name: one of `STUDIES`.
+        method: "guidance-NAME", of one of `STUDIES`.
         seed: seed of demonstrations, learner and teacher.
         out: the cell's folder.
         study: instead of the named one.
         demos: demonstrations of RLPD, and episodes in which the teacher is judged.
     """
-    study = STUDIES[name] if study is None else study
+    study = STUDIES[method.removeprefix(PREFIX)] if study is None else study
     options = changed_options(arm_cfg(study, "alone", seed, out).sim)
     found: dict[str, Any] = {"teacher": teacher_success(study, options, seed, demos)}
     if study.with_demos:

@@ -45,7 +45,7 @@ def test_a_cell_of_guidance(tmp_path: Path) -> None:
         every_env_steps=32,
         episodes=4,
     )
-    found = guidance.run("push", 0, tmp_path, study, demos=6)
+    found = guidance.run("guidance-push", 0, tmp_path, study, demos=6)
     assert 0 <= found["teacher"] <= 1 and len(found["alone_curve"]) >= 2
     text = shown("guidance-push", found)
     assert f"| {GUIDANCE['guidance-push']} |" in text
