@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
+from robotrl.deploy.noise import CounterNoise
 from robotrl.errors import RobotrlError
 from robotrl.transforms import Transform, numpy_backend
 
@@ -17,6 +18,14 @@ Runtime = Literal["python", "native"]
 
 class InferenceError(RobotrlError):
     """The policy graph could not be computed: it failed on this observation, or was cancelled."""
+
+
+class Noise(Protocol):
+    """Noise of a sampler, addressed by decision index."""
+
+    def draw(self, decision: int) -> np.ndarray:
+        """The noise of one decision, float32."""
+        ...
 
 
 class GraphBuffers:
@@ -40,6 +49,10 @@ class GraphBuffers:
                 at += size
             else:
                 self.inputs[port.name] = np.zeros((1, *port.shape), np.float32)
+
+    def noise(self, shape: tuple[int, ...], seed: int) -> Noise:
+        """See `InferenceSession.noise`."""
+        return CounterNoise(shape, seed)
 
 
 class InferenceSession(Protocol):
@@ -65,6 +78,15 @@ class InferenceSession(Protocol):
 
     def cancel(self) -> None:
         """Cancel a `run` of another thread."""
+        ...
+
+    def noise(self, shape: tuple[int, ...], seed: int) -> Noise:
+        """Standard normal noise of a shape, as this engine draws it.
+
+        Args:
+            shape: of one draw, e.g. (H, A).
+            seed: 0 or more.
+        """
         ...
 
 

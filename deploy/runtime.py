@@ -19,7 +19,6 @@ from robotrl.deploy.buffers import InferenceError, InferenceSession, Runtime, ho
 from robotrl.deploy.bundle.bundle import Bundle, open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.history import ObservationHistory
-from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, check_golden
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
 from robotrl.spec.checks import misfit
@@ -80,9 +79,10 @@ class Controller:
         self._actions = self.session.outputs[names["actions"]][0]
         shape = manifest.sampler.noise_shape
         counted = shape is not None and manifest.sampler.noise_policy == "counter"
-        self._noise = CounterNoise(shape, seed) if counted and shape is not None else None
+        self._noise = self.session.noise(shape, seed) if counted and shape is not None else None
         self._noise_in = self.session.inputs.get("noise")
         self._prefix = {port.name: self.session.inputs[port.name][0] for port in manifest.prefix}
+        self._uncommit()
         self._next_noise: np.ndarray | None = None
         self._history, self._ticks = ObservationHistory(manifest.observations), 0
         self._measured = {port.name: port.measured_shape for port in manifest.observations}
@@ -182,8 +182,7 @@ class Controller:
             try:
                 return self._run(self.draw_noise(decision)).copy()
             finally:
-                for array in self._prefix.values():
-                    array[...] = 0.0
+                self._uncommit()
         return self._run(self.draw_noise(decision)).copy()
 
     def draw_noise(self, decision: int) -> np.ndarray | None:
@@ -269,6 +268,11 @@ class Controller:
                 raise NumericsError(f"committed actions {name!r} are not finite")
         for name, array in self._prefix.items():
             array[...] = given[name]
+
+    def _uncommit(self) -> None:
+        """Remove committed actions from the graph's inputs: those of a request, or of the last golden tick."""
+        for array in self._prefix.values():
+            array[...] = 0.0
 
     def _blank(self) -> None:
         """Reset the observation to zeros, with one word in each instruction, since empty ones are refused."""

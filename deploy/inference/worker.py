@@ -39,6 +39,7 @@ def run(stdin: int) -> int:
     """
     cfg = strict.from_json(WorkerCfg, strict.loads(_first_line(stdin), "standard input"), "standard input")
     link = InferenceLink.attach(cfg.link)
+    program: bytes | None = None
     with bounded_memory():
         try:
             with _controller(cfg) as controller:
@@ -50,13 +51,29 @@ def run(stdin: int) -> int:
                         "engine": controller.engine,
                     }
                 )
-                gc.collect()
-                gc.freeze()
-                _serve(link, controller, FrameReader(cfg.robot_link, controller.manifest), stdin)
+                program = _program(cfg, controller, link)
+                if program is None:
+                    gc.collect()
+                    gc.freeze()
+                    _serve(link, controller, FrameReader(cfg.robot_link, controller.manifest), stdin)
         except RobotrlError as error:
             link.introduce({"fault": str(error)[:4000], "kind": type(error).__name__})
             return FAULT
+    if program is not None:
+        from robotrl.deploy.native.inference import become_program
+
+        become_program(program)
     return LEFT
+
+
+def _program(cfg: WorkerCfg, controller: Controller, link: InferenceLink) -> bytes | None:
+    """Settings of the C++ program that this process becomes; None where Python serves."""
+    if cfg.runtime != "native" or cfg.url is not None:
+        return None
+    # a robot without a compiler does not need the module
+    from robotrl.deploy.native.inference import program_block
+
+    return program_block(controller, link)
 
 
 @contextmanager

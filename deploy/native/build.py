@@ -1,4 +1,4 @@
-"""Build of the native runtime: one program and two libraries, compiled by g++ into the user's cache.
+"""Build of the native runtime: two programs and two libraries, compiled by g++ into the user's cache.
 
 The folder's name is a hash of sources, flags, compiler and processor, so that an update of any of them builds anew and
 a home directory may be shared by machines. A computer without a compiler takes a folder that was built on another of
@@ -29,18 +29,22 @@ FLAGS = ("-std=c++17", "-march=native", "-fPIC", "-Wall", "-Wextra")
 """Flags of every unit. Nowhere -ffast-math: it removes the tests for NaN."""
 FAST = ("-O3",)
 EXACT = ("-O3", "-ffp-contract=off")
-"""Flags of the servo: no fused arithmetic, since its bits must equal numpy's."""
+"""Flags of the servo and of the noise: no fused arithmetic, since bits must equal numpy's, or those of another part."""
 FAST_UNITS = ("tape.cpp", "engine_api.cpp")
 """Units of the engine, whose sums have an order of their own anyway."""
+_ENGINE_UNITS = ("tape.cpp", "noise.cpp")
 _SERVO_UNITS = (
-    *("servo.cpp", "servo_parts.cpp", "settings.cpp", "checks.cpp", "risk.cpp", "history.cpp"),
+    *("servo.cpp", "servo_parts.cpp", "settings.cpp", "block.cpp", "checks.cpp", "risk.cpp", "history.cpp"),
     *("safety.cpp", "sensors.cpp", "plan.cpp", "links.cpp"),
 )
 _BUILT = {
-    "engine": FAST_UNITS,
+    "engine": (*_ENGINE_UNITS, "engine_api.cpp"),
     "servo": (*_SERVO_UNITS, "realtime.cpp", "main.cpp"),
+    "infer": (*_ENGINE_UNITS, "links.cpp", "block.cpp", "realtime.cpp", "inference.cpp", "infer_main.cpp"),
     "conformance": (*_SERVO_UNITS, "conformance.cpp"),
 }
+_PROGRAMS = ("servo", "infer")
+"""The other parts are libraries."""
 
 
 class NativeRuntime(NamedTuple):
@@ -50,6 +54,8 @@ class NativeRuntime(NamedTuple):
     """Library of the inference engine."""
     servo: Path
     """Program of the servo."""
+    infer: Path
+    """Program that infers."""
     conformance: Path
     """Library of the servo's parts, for tests that compare them with Python's."""
 
@@ -84,7 +90,7 @@ def native_runtime() -> NativeRuntime:
 
 
 def _files(folder: Path) -> NativeRuntime:
-    return NativeRuntime(folder / _file("engine"), folder / _file("servo"), folder / _file("conformance"))
+    return NativeRuntime(*(folder / _file(part) for part in ("engine", "servo", "infer", "conformance")))
 
 
 def _given(folder: Path) -> NativeRuntime:
@@ -112,7 +118,7 @@ def _sources() -> str:
 
 
 def _file(part: str) -> str:
-    return "robotrl-servo" if part == "servo" else f"librobotrl-{part}.so"
+    return f"robotrl-{part}" if part in _PROGRAMS else f"librobotrl-{part}.so"
 
 
 def _compiler() -> list[str]:
@@ -148,7 +154,7 @@ def _compile(compiler: list[str], folder: Path) -> None:
         _run([*compiler, *FLAGS, *more, "-c", str(SOURCES / unit), "-o", str(folder / f"{unit}.o")], unit)
     for part, units in _BUILT.items():
         objects = [str(folder / f"{unit}.o") for unit in units]
-        kind = () if part == "servo" else ("-shared",)
+        kind = () if part in _PROGRAMS else ("-shared",)
         _run([*compiler, *kind, *objects, "-o", str(folder / _file(part))], _file(part))
     for made in folder.glob("*.o"):
         made.unlink()

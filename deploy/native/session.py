@@ -9,6 +9,7 @@ from robotrl.deploy.buffers import GraphBuffers, InferenceError
 from robotrl.deploy.bundle.bundle import Bundle
 from robotrl.deploy.native.build import native_runtime
 from robotrl.deploy.native.lowering import NotLowered, lower
+from robotrl.deploy.native.noise import NativeNoise
 from robotrl.deploy.native.onnx_graph import read_graph
 from robotrl.errors import DataError
 
@@ -29,16 +30,18 @@ class NativeSession(GraphBuffers):
     """
 
     engine = "native"
+    tape: bytes
+    """The program that the engine runs."""
 
     def __init__(self, bundle: Bundle) -> None:
         manifest = bundle.manifest
         super().__init__(manifest)
         inputs = [(name, array.shape) for name, array in self.inputs.items()]
         self._file = manifest.graphs.policy
-        tape = lower(read_graph(bundle.graph, self._file), inputs, list(self.outputs))
+        self.tape = lower(read_graph(bundle.graph, self._file), inputs, list(self.outputs))
         self._library = engine_library()
         why = ctypes.create_string_buffer(_REASON_BYTES)
-        self._engine = self._library.engine_open(tape, len(tape), why, _REASON_BYTES)
+        self._engine = self._library.engine_open(self.tape, len(self.tape), why, _REASON_BYTES)
         if not self._engine:
             raise DataError(f"{self._file}: the native engine refuses it: {why.value.decode()}")
         for output, arrays in enumerate((self.inputs, self.outputs)):
@@ -69,6 +72,10 @@ class NativeSession(GraphBuffers):
         if spent < 0:
             raise InferenceError(f"{self._file}: the native engine was cancelled")
         return spent
+
+    def noise(self, shape: tuple[int, ...], seed: int) -> NativeNoise:
+        """See `GraphBuffers.noise`; its bits are those of the C++ process that infers."""
+        return NativeNoise(shape, seed, self._library)
 
     def cancel(self) -> None:
         """Cancel a `run` of another thread, after its current operator."""
@@ -103,6 +110,9 @@ def engine_library() -> ctypes.CDLL:
     library.engine_bind.restype = ctypes.c_int
     library.engine_run.argtypes = [pointer]
     library.engine_run.restype = ctypes.c_int64
+    word = ctypes.c_uint64
+    library.engine_noise.argtypes = [word, word, word, pointer, ctypes.c_int64]
+    library.engine_noise.restype = None
     library.engine_cancel.argtypes = library.engine_close.argtypes = [pointer]
     library.engine_cancel.restype = library.engine_close.restype = None
     return library

@@ -16,9 +16,12 @@ import torch
 
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
+import tests.kits.serve_kit as serve_kit
 from robotrl.deploy import runtime
+from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle import strict
+from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.describe import entry
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.runtime import Controller
@@ -243,3 +246,15 @@ def test_no_more_memory_than_is_free_is_given_inside_the_block() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "Cannot allocate memory"
+
+
+@pytest.mark.parametrize("language", ["python", "native"])
+def test_nothing_is_committed_before_somebody_commits(tmp_path: Path, language: Runtime) -> None:
+    """The golden ticks are computed with committed actions, of which none may stay in the graph's inputs."""
+    bundle = serve_kit.committed_bundle(tmp_path)
+    none = {port.name: np.zeros(port.shape, np.float32) for port in open_bundle(bundle).manifest.prefix}
+    obs = {"state": np.float32([0.3, -0.2, 0.1, 0.5])}
+    wanted = Controller.load(bundle, runtime=language).infer({**obs, **none}, 0)
+    assert Controller.load(bundle, runtime=language).infer(obs, 0).tobytes() == wanted.tobytes()
+    stepped = Controller.load(bundle, runtime=language)
+    assert stepped.step(obs).tobytes() == wanted[0].tobytes()

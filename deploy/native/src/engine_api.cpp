@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "noise.hpp"
 #include "tape.hpp"
 
 namespace {
@@ -61,5 +62,10 @@ int64_t engine_run(void* handle) {
 }
 
 void engine_cancel(void* handle) { static_cast<BoundEngine*>(handle)->engine.cancel(); }
+
+// Writes the noise of one decision; see counter_noise.
+void engine_noise(uint64_t key_low, uint64_t key_high, uint64_t decision, float* out, int64_t count) {
+    robotrl::counter_noise({key_low, key_high}, decision, out, count);
+}
 
 }  // extern "C"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "safety.hpp"
-#include "settings.hpp"
+#include "block.hpp"
 
 namespace robotrl {
 

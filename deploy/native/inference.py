@@ -1,0 +1,98 @@
+"""The process that infers, handed over to C++: Python proves the bundle, then the same process runs `robotrl-infer`.
+
+The program reads what Python has worked out (the tape, the ports of a request, the noise's key) from an inherited file,
+and takes over link, bells and process id. So nothing of an interpreter is left in control.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import NoReturn
+
+import numpy as np
+
+from robotrl.deploy.buffers import host_transforms, output_names
+from robotrl.deploy.bundle.manifest import Manifest, Port
+from robotrl.deploy.control.realtime import warm_leads_ns
+from robotrl.deploy.inference import link as layout
+from robotrl.deploy.inference.link import InferenceLink
+from robotrl.deploy.native.build import native_runtime
+from robotrl.deploy.native.noise import WORD
+from robotrl.deploy.native.session import NativeSession
+from robotrl.deploy.native.settings import BlockWriter
+from robotrl.deploy.runtime import Controller
+from robotrl.spec import is_picture
+
+LONGEST_NAME = 200
+
+
+def program_block(controller: Controller, link: InferenceLink) -> bytes | None:
+    """The program's settings; None where Python must stay in the process.
+
+    It stays for graphs that the engine does not compute, for images and instructions, and for transforms outside the
+    graph.
+
+    Args:
+        controller: the proved bundle.
+        link: this process's end.
+    """
+    session, manifest = controller.session, controller.manifest
+    seen = manifest.observations
+    outside = host_transforms(manifest.transforms.inputs) or host_transforms(manifest.transforms.outputs)
+    if not isinstance(session, NativeSession) or outside is not None:
+        return None
+    if any(is_picture(port.spec) or port.words for port in seen):
+        return None
+    out = BlockWriter()
+    out.wholes(int(link.name.removeprefix("fd:")), layout.LINK_BYTES, layout.FAILURE_AT, layout.TEXT_BYTES)
+    out.wholes(layout.REQUEST_AT, layout.MAX_REQUEST, layout.ANSWER_AT, layout.MAX_CHUNK)
+    out.text(layout.MAGIC)
+    inputs = list(session.inputs)
+    ports = [*((port, False) for port in seen), *((port, True) for port in manifest.prefix)]
+    out.wholes(len(ports))
+    for port, committed in ports:
+        out.wholes(inputs.index(port.name), math.prod(port.shape), committed)
+        refusals = _refusals(port, committed)
+        out.wholes(len(refusals))
+        for before, behind in refusals:
+            out.text(before)
+            out.text(behind)
+    out.wholes(inputs.index("noise") if "noise" in inputs else -1, _draws(manifest))
+    out.wholes(*(_signed(word) for word in (controller.seed & WORD, controller.seed >> 64)))
+    out.wholes(list(session.outputs).index(output_names(manifest)["actions"]))
+    out.places(np.asarray(warm_leads_ns(controller.inference_s), np.int64))
+    out.text(session.tape)
+    return out.packed()
+
+
+def become_program(block: bytes) -> NoReturn:
+    """Replace this process by the program; its files and its standard input stay open.
+
+    Args:
+        block: see `program_block`.
+    """
+    handle = os.memfd_create("robotrl-settings", 0)
+    os.set_inheritable(handle, True)
+    with os.fdopen(handle, "wb", closefd=False) as file:
+        file.write(block)
+    program = native_runtime().infer
+    os.execv(program, (program.name, str(handle)))
+
+
+def _refusals(port: Port, committed: bool) -> list[tuple[str, str]]:
+    """Text before and behind a number that is not finite, for each element of a row."""
+    name = repr(port.name[:LONGEST_NAME])
+    if committed:
+        return [(f"committed actions {name} are not finite", "")]
+    names = port.names or ("value",)
+    return [(f"observation {name} element {one[:LONGEST_NAME]!r} is ", ": expected it finite") for one in names]
+
+
+def _draws(manifest: Manifest) -> bool:
+    return manifest.sampler.noise_shape is not None and manifest.sampler.noise_policy == "counter"
+
+
+def _signed(word: int) -> int:
+    """A word of 64 bits as the signed number of the same bits."""
+    return word - (1 << 64) if word >> 63 else word

@@ -1,0 +1,188 @@
+#include "inference.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+
+#include "realtime.hpp"
+
+namespace robotrl {
+
+namespace {
+
+enum AnswerKind { CHUNK = 1, REFUSED = 2 };
+constexpr int64_t SECOND_NS = 1'000'000'000;
+
+const Bytes* bytes_of(const std::string& text) { return reinterpret_cast<const Bytes*>(text.data()); }
+
+// A number as Python prints one that is not finite.
+const char* printed(float value) { return value != value ? "nan" : value > 0.0f ? "inf" : "-inf"; }
+
+// `text` as a JSON string.
+std::string quoted(const std::string& text) {
+    std::string found = "\"";
+    char escape[8];
+    for (char one : text) {
+        const auto code = static_cast<unsigned char>(one);
+        if (code < 0x20 || one == '"' || one == '\\') {
+            std::snprintf(escape, sizeof escape, "\\u%04x", unsigned(code));
+            found += escape;
+        } else {
+            found += one;
+        }
+    }
+    return found + '"';
+}
+
+}  // namespace
+
+InferenceSettings::InferenceSettings(const unsigned char* bytes_of_block, size_t size) {
+    BlockReader block(bytes_of_block, size);
+    for (int64_t* number : {&handle, &bytes, &failure_at, &failure_bytes, &request_at, &max_request, &answer_at, &max_chunk})
+        *number = block.whole();
+    magic = block.text();
+    for (int64_t left = block.whole(); left > 0; --left) {
+        RequestPort port;
+        port.input = block.whole();
+        port.size = block.whole();
+        port.committed = block.whole() != 0;
+        for (int64_t names = block.whole(); names > 0; --names) {
+            port.before.push_back(block.text());
+            port.behind.push_back(block.text());
+        }
+        ports.push_back(port);
+    }
+    noise_input = block.whole();
+    draws = block.whole() != 0;
+    key.low = uint64_t(block.whole());
+    key.high = uint64_t(block.whole());
+    output = block.whole();
+    lead_ns = block.wholes();
+    tape = block.text();
+    block.end();
+    check();
+}
+
+void InferenceSettings::check() const {
+    const auto refuse = [](const char* why) { throw std::runtime_error(std::string("the settings: ") + why); };
+    int64_t floats = 0;
+    for (const RequestPort& port : ports) {
+        if (port.size < 0 || port.size > max_request - floats) refuse("a request of more floats than it holds");
+        if (port.before.empty()) refuse("an input without names");
+        floats += port.size;
+    }
+    for (int64_t lead : lead_ns)
+        if (lead < 0) refuse("a negative lead");
+}
+
+Inference::Inference(const InferenceSettings& settings)
+    : settings_(settings),
+      memory_(int(settings.handle), size_t(settings.bytes), settings.magic),
+      requests_(memory_.at(size_t(settings.request_at)), settings.max_request),
+      answers_(memory_.at(size_t(settings.answer_at)), settings.max_chunk),
+      failure_(memory_.at(size_t(settings.failure_at)), size_t(settings.failure_bytes)),
+      engine_(bytes_of(settings.tape), settings.tape.size()) {
+    const auto refuse = [] { throw std::runtime_error("the settings: inputs and outputs of another tape"); };
+    const auto inputs = int64_t(engine_.inputs());
+    for (const RequestPort& port : settings.ports)
+        if (port.input < 0 || port.input >= inputs || engine_.input_floats(size_t(port.input)) != port.size) refuse();
+    if (settings.noise_input >= inputs || settings.output < 0 || settings.output >= int64_t(engine_.outputs())) refuse();
+    answer_.values.resize(size_t(engine_.output_floats(size_t(settings.output))));
+    if (int64_t(answer_.values.size()) > settings.max_chunk) refuse();
+    request_.values.reserve(size_t(settings.max_request));
+}
+
+void Inference::serve(int bell) {
+    while (wait(bell)) {
+        if (!requests_.read(request_) || request_.tick == served_) continue;
+        answer();
+        served_ = request_.tick;
+        due_ns_ = request_.lost_ns;
+    }
+}
+
+bool Inference::wait(int bell) {
+    MonotonicClock clock;
+    pollfd waited = {bell, POLLIN, 0};
+    for (int64_t lead : settings_.lead_ns) {
+        const int64_t left = due_ns_ ? due_ns_ - lead - clock.now_ns() : 0;
+        if (left <= 0) continue;
+        const timespec limit = {time_t(left / SECOND_NS), long(left % SECOND_NS)};
+        if (ppoll(&waited, 1, &limit, nullptr) == 0) engine_.run();
+    }
+    unsigned char rung[4096];
+    ssize_t count;
+    do count = read(bell, rung, sizeof rung);
+    while (count < 0 && errno == EINTR);
+    return count > 0;
+}
+
+void Inference::answer() {
+    MonotonicClock clock;
+    const int64_t begun = clock.now_ns();
+    const std::string refusal = take();
+    answer_.kind = refusal.empty() ? CHUNK : REFUSED;
+    if (refusal.empty()) {
+        infer(uint64_t(request_.state_id));
+        const auto output = size_t(settings_.output);
+        answer_.values.resize(size_t(engine_.output_floats(output)));
+        std::memcpy(answer_.values.data(), engine_.output(output), answer_.values.size() * sizeof(float));
+    } else {
+        failure_.write("{\"why\": " + quoted(refusal) + "}");
+        answer_.values.clear();
+    }
+    answer_.stamp_ns = request_.stamp_ns;
+    answer_.tick = request_.tick;
+    answer_.episode = request_.episode;
+    answer_.state_id = request_.state_id;
+    answer_.reason = request_.reason;
+    answer_.echo = request_.echo;
+    answer_.mode = 0;
+    answer_.lost_ns = clock.now_ns() - begun;
+    answers_.write(answer_);
+}
+
+std::string Inference::take() {
+    const bool committed = request_.mode != 0;
+    size_t expected = 0;
+    for (const RequestPort& port : settings_.ports)
+        if (committed || !port.committed) expected += size_t(port.size);
+    if (request_.values.size() != expected)
+        return "request has " + std::to_string(request_.values.size()) + " values: expected " + std::to_string(expected);
+    const float* at = request_.values.data();
+    for (const RequestPort& port : settings_.ports) {
+        float* input = engine_.input(size_t(port.input));
+        if (port.committed && !committed) {
+            std::memset(input, 0, size_t(port.size) * sizeof(float));
+            continue;
+        }
+        for (int64_t i = 0; i < port.size; ++i)
+            if (!std::isfinite(at[i])) {
+                const size_t element = size_t(i) % port.before.size();
+                const std::string value = port.committed ? "" : printed(at[i]);
+                return port.before[element] + value + port.behind[element];
+            }
+        std::memcpy(input, at, size_t(port.size) * sizeof(float));
+        at += port.size;
+    }
+    return "";
+}
+
+void Inference::infer(uint64_t decision) {
+    if (settings_.noise_input >= 0) {
+        float* noise = engine_.input(size_t(settings_.noise_input));
+        const int64_t count = engine_.input_floats(size_t(settings_.noise_input));
+        if (settings_.draws)
+            counter_noise(settings_.key, decision, noise, count);
+        else
+            std::memset(noise, 0, size_t(count) * sizeof(float));
+    }
+    engine_.run();
+}
+
+}  // namespace robotrl
