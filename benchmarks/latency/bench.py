@@ -2,13 +2,17 @@
 
 A loop without pauses underestimates latency: at 20 Hz the processor has slept and its caches are cold at each tick.
 Therefore each tick waits for its deadline, as in control; the routes alternate in one run, on one thread. All map an
-observation and given noise to clipped actions; drawing the noise is not measured. The times of the C++ loop and of the
-C++ engine are measured inside C++; our controller, in Python, runs on onnxruntime and on the C++ engine.
+observation and given noise to clipped actions; drawing the noise is not measured, but for the C++ process. The times
+of the C++ loop and of the C++ engine are measured inside C++; our controller, in Python, runs on onnxruntime and on the
+C++ engine. The C++ process is the one that infers in control: its time is what its answer tells, from the request's
+numbers to the chunk's, noise included.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
+import os
 import shutil
 import statistics
 import struct
@@ -16,6 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +37,9 @@ PEERS = {"torch": install_line("train"), "g++": "apt install g++"}
 RATES_HZ = (20, 50, 500)
 STEPS = 4
 OURS, TORCH, CPP = "controller", "eager torch", "plain C++ loop"
-ENGINE, NATIVE = "C++ engine", "controller on the C++ engine"
+ENGINE, NATIVE, PROGRAM = "C++ engine", "controller on the C++ engine", "C++ process"
+IN_CPP = {ENGINE: "engine", NATIVE: "native", PROGRAM: "program"}
+"""Ways with a part in C++ of ours, and the beginning of their figures' names."""
 _COLD = ", cold"
 _SKIPPED_TICKS = 10
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
@@ -41,8 +48,8 @@ _FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
 class Way(NamedTuple):
     """An implementation of inference."""
 
-    tick: Callable[[], int]
-    """Runs one inference and returns its nanoseconds."""
+    tick: Callable[[int], int]
+    """Runs one inference and returns its nanoseconds; given is the time at which the next one is due, 0: unknown."""
     warm: Callable[[], object]
     """Runs one inference for warm-up."""
 
@@ -59,8 +66,8 @@ def run(quick: bool = False) -> dict[str, Figure]:
     """Measure all routes at all rates."""
     seconds, rounds = (0.5, 2) if quick else (2.0, 5)
     figures: dict[str, Figure] = {}
-    with tempfile.TemporaryDirectory() as folder, steady():
-        routes = _with_cold(_ways(Path(folder)))
+    with tempfile.TemporaryDirectory() as folder, steady(), ExitStack() as ending:
+        routes = _with_cold(_ways(Path(folder), ending))
         for rate_hz in RATES_HZ:
             figures |= _at_rate(routes, rate_hz, seconds, rounds)
     return figures
@@ -70,7 +77,7 @@ def _with_cold(ways: dict[str, Way]) -> dict[str, Route]:
     """Each implementation twice: warmed up before the deadline as in the control loop, and cold."""
     routes: dict[str, Route] = {}
     for name, way in ways.items():
-        back_to_back = statistics.median(way.tick() for _ in range(100))
+        back_to_back = statistics.median(way.tick(0) for _ in range(100))
         routes[name] = Route(way, warm_leads_ns(back_to_back * 1e-9))
         routes[name + _COLD] = Route(way, ())
     return routes
@@ -99,7 +106,7 @@ def _at_rate(routes: dict[str, Route], rate_hz: int, seconds: float, rounds: int
         f"tick_cold_us_{rate_hz}hz_vs_cpp": found.figure(OURS + _COLD, CPP + _COLD, "us", "lower", cold),
         f"tick_warming_us_{rate_hz}hz": found.figure(OURS, OURS + _COLD, "us", "lower", f"what warming gives; {size}"),
     }
-    for name, key in ((ENGINE, "engine"), (NATIVE, "native")):
+    for name, key in IN_CPP.items():
         if name in routes:
             figures[f"{key}_us_{rate_hz}hz_vs_cpp"] = found.figure(name, CPP, "us", "lower", warmed)
             figures[f"{key}_cold_us_{rate_hz}hz_vs_cpp"] = found.figure(name + _COLD, CPP + _COLD, "us", "lower", cold)
@@ -107,7 +114,7 @@ def _at_rate(routes: dict[str, Route], rate_hz: int, seconds: float, rounds: int
     kept = {name: samples[ticks:] for name, samples in every.items()}
     figures[f"tick_p99_us_{rate_hz}hz_vs_torch"] = _p99(kept, TORCH, rounds)
     figures[f"tick_p99_us_{rate_hz}hz_vs_cpp"] = _p99(kept, CPP, rounds)
-    for name, key in ((ENGINE, "engine"), (NATIVE, "native")):
+    for name, key in IN_CPP.items():
         if name in routes:
             figures[f"{key}_p99_us_{rate_hz}hz_vs_cpp"] = _p99(kept, CPP, rounds, name)
     return figures
@@ -134,13 +141,13 @@ def pace(route: Route, rate_hz: int, ticks: int) -> list[float]:
                 sleep_until(deadline - lead)
                 route.way.warm()
         sleep_until(deadline)
-        spent = route.way.tick()
+        spent = route.way.tick(deadline + period if route.leads_ns else 0)
         if i >= _SKIPPED_TICKS:
             samples.append(spent / 1e3)
     return samples
 
 
-def _ways(folder: Path) -> dict[str, Way]:
+def _ways(folder: Path, ending: ExitStack) -> dict[str, Way]:
     import torch
 
     from robotrl.deploy.export import export
@@ -154,7 +161,8 @@ def _ways(folder: Path) -> dict[str, Way]:
     controller = Controller.load(folder / "bundle")
     obs = {"state": recorded[0]}
 
-    def ours() -> int:
+    def ours(due_ns: int) -> int:
+        del due_ns
         begun = time.perf_counter_ns()
         controller.step(obs)
         spent = time.perf_counter_ns() - begun
@@ -165,7 +173,8 @@ def _ways(folder: Path) -> dict[str, Way]:
 
     noise = rng.normal(size=(1, policy.horizon, policy.action_width)).astype(np.float32)
 
-    def eager() -> int:
+    def eager(due_ns: int = 0) -> int:
+        del due_ns
         begun = time.perf_counter_ns()
         with torch.inference_mode():
             batch = {"state": torch.from_numpy(recorded[0])[None]}
@@ -174,7 +183,7 @@ def _ways(folder: Path) -> dict[str, Way]:
 
     ways = {OURS: Way(ours, controller.warm), TORCH: Way(eager, eager)}
     if shutil.which("g++") is not None:
-        ways |= _native_ways(folder / "bundle", obs, noise)
+        ways |= _native_ways(folder / "bundle", obs, noise) | {PROGRAM: _program(folder / "bundle", obs, ending)}
         infer = build_cpp(policy, folder)
         with torch.inference_mode():
             wanted = policy.deploy({"state": torch.from_numpy(recorded[:1])}, torch.from_numpy(noise)).actions[0]
@@ -183,7 +192,8 @@ def _ways(folder: Path) -> dict[str, Way]:
         if not error < 1e-5:
             raise RobotrlError(f"the C++ loop differs from torch by {error:.3g}: expected the same network")
 
-        def plain() -> int:
+        def plain(due_ns: int = 0) -> int:
+            del due_ns
             return infer(recorded[0], noise[0])[1]
 
         ways[CPP] = Way(plain, plain)
@@ -200,7 +210,8 @@ def _native_ways(bundle: Path, obs: dict[str, np.ndarray], noise: np.ndarray) ->
     session.inputs["state"][0], session.inputs["noise"][0] = obs["state"], noise[0]
     controller = Controller.load(bundle, runtime="native")
 
-    def tick() -> int:
+    def tick(due_ns: int) -> int:
+        del due_ns
         begun = time.perf_counter_ns()
         controller.step(obs)
         spent = time.perf_counter_ns() - begun
@@ -208,7 +219,35 @@ def _native_ways(bundle: Path, obs: dict[str, np.ndarray], noise: np.ndarray) ->
         controller.prepare()
         return spent
 
-    return {ENGINE: Way(session.timed_run, session.run), NATIVE: Way(tick, controller.warm)}
+    return {ENGINE: Way(lambda _: session.timed_run(), session.run), NATIVE: Way(tick, controller.warm)}
+
+
+def _program(bundle: Path, obs: dict[str, np.ndarray], ending: ExitStack) -> Way:
+    """The C++ process that infers, asked as the servo asks it; it warms its caches itself."""
+    from robotrl.deploy.inference.process import InferenceProcess
+    from robotrl.deploy.robots.channel import Message
+    from robotrl.deploy.robots.link import Link
+
+    robot = Link.create()
+    ending.callback(robot.close)
+    process = ending.enter_context(InferenceProcess(robot, str(bundle), 0, runtime="native"))
+    process.introduction()
+    serials = itertools.count(1)
+
+    def tick(due_ns: int) -> int:
+        serial = next(serials)
+        request = Message(time.monotonic_ns(), serial, 1, serial, 0, 0, 0, 0, due_ns, obs["state"])
+        process.link.requests.write(request)
+        os.write(process.doorbell, b".")
+        while True:
+            answer = process.link.answers.read()
+            if answer is not None and answer.tick == serial:
+                return answer.lost_ns
+            if process.ended():
+                raise RobotrlError(f"the process that infers {process.ended()}")
+            time.sleep(2e-5)
+
+    return Way(tick, lambda: None)
 
 
 def make_policy() -> Any:
@@ -300,32 +339,41 @@ def table(document: Mapping[str, Any]) -> str:
     """Markdown table: one row per rate, warm and cold."""
     figures = document["figures"]
     lines = [
-        "| rate | caches | controller | C++ engine | controller on the engine | plain C++ loop | eager torch "
-        "| controller / loop | engine / loop | p99 / p50 of controller, engine |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| rate | caches | controller | C++ engine | controller on the engine | C++ process | plain C++ loop "
+        "| eager torch | controller / loop | engine / loop | process / loop "
+        "| p99 / p50 of controller, engine, process |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for rate_hz in RATES_HZ:
         for caches, cold in (("warmed before the tick", ""), ("cold", "_cold")):
             torch, cpp = (figures[f"tick{cold}_us_{rate_hz}hz_vs_{peer}"] for peer in ("torch", "cpp"))
-            engine, native = (figures.get(f"{name}{cold}_us_{rate_hz}hz_vs_cpp") for name in ("engine", "native"))
+            engine, native, program = (figures.get(f"{key}{cold}_us_{rate_hz}hz_vs_cpp") for key in IN_CPP.values())
             tails = ""
             if not cold:
-                pairs = ((cpp, f"tick_p99_us_{rate_hz}hz_vs_cpp"), (engine, f"engine_p99_us_{rate_hz}hz_vs_cpp"))
-                tails = ", ".join(f"{figures[p99]['value'] / own['value']:.1f}" for own, p99 in pairs if own)
+                pairs = ((cpp, "tick"), (engine, "engine"), (program, "program"))
+                found = ((own, figures[f"{key}_p99_us_{rate_hz}hz_vs_cpp"]) for own, key in pairs if own)
+                tails = ", ".join(f"{p99['value'] / own['value']:.1f}" for own, p99 in found)
             cells = [
                 f"{rate_hz} Hz",
                 caches,
                 f"{torch['value']:.0f} us",
                 "" if engine is None else f"**{engine['value']:.0f} us**",
                 "" if native is None else f"{native['value']:.0f} us",
+                "" if program is None else f"**{program['value']:.0f} us**",
                 _microseconds(cpp["peer_value"]),
                 _microseconds(torch["peer_value"]),
                 "" if cpp["ratio"] is None else f"{1 / cpp['ratio']:.2f} x",
-                "" if engine is None or engine["ratio"] is None else f"**{1 / engine['ratio']:.2f} x**",
+                _times(engine),
+                _times(program),
                 tails,
             ]
             lines.append(table_row(cells))
     return "\n".join(lines)
+
+
+def _times(figure: dict[str, Any] | None) -> str:
+    """Multiple of the plain loop's time; empty where it is not known."""
+    return "" if figure is None or not figure["ratio"] else f"**{1 / figure['ratio']:.2f} x**"
 
 
 def _microseconds(value: float | None) -> str:

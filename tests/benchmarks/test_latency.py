@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +46,7 @@ def test_figures_of_routes_whose_times_are_known() -> None:
     """Ticks that report a time without taking it: 100 us for ours, 250 for torch, 80 for C++."""
 
     def way(spent_ns: int) -> bench.Way:
-        return bench.Way(lambda: spent_ns, lambda: None)
+        return bench.Way(lambda _: spent_ns, lambda: None)
 
     routes = bench._with_cold({bench.OURS: way(100_000), bench.TORCH: way(250_000), bench.CPP: way(80_000)})
     figures = bench._at_rate(routes, 500, 0.02, 2)
@@ -61,12 +63,29 @@ def test_figures_of_routes_whose_times_are_known() -> None:
 def test_ticks_keep_the_pace() -> None:
     calls: list[int] = []
 
-    def tick() -> int:
+    def tick(due_ns: int) -> int:
         calls.append(time.monotonic_ns())
+        assert due_ns == 0, "a cold route is not told when the next tick comes"
         return 1000
 
-    samples = bench.pace(bench.Route(bench.Way(tick, tick), ()), 200, 10)
+    samples = bench.pace(bench.Route(bench.Way(tick, lambda: None), ()), 200, 10)
     assert samples == [1.0] * 10
     assert len(calls) == 20
     # Never early: each call comes at or after its deadline, which are 5 ms apart on a grid.
     assert calls[-1] - calls[0] >= 18 * 5_000_000
+
+
+def test_a_warmed_route_knows_when_the_next_tick_is_due() -> None:
+    due: list[int] = []
+    route = bench.Route(bench.Way(lambda due_ns: due.append(due_ns) or 1000, lambda: None), (1_000_000,))
+    begun = time.monotonic_ns()
+    bench.pace(route, 200, 3)
+    assert [after - before for before, after in itertools.pairwise(due)] == [5_000_000] * (len(due) - 1)
+    assert due[0] - begun >= 10_000_000
+
+
+def test_the_process_is_asked_and_answers(tmp_path: Path) -> None:
+    with ExitStack() as ending:
+        ways = bench._ways(tmp_path, ending)
+        assert ways[bench.PROGRAM].tick(0) > 0
+        assert ways[bench.PROGRAM].tick(time.monotonic_ns() + 3_000_000) > 0
