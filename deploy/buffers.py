@@ -12,6 +12,8 @@ from robotrl.deploy.noise import CounterNoise
 from robotrl.errors import RobotrlError
 from robotrl.transforms import Transform, numpy_backend
 
+NATIVE_NOISE = "onnxruntime, native noise"
+"""Name of onnxruntime where the noise is drawn in C++."""
 Runtime = Literal["python", "native"]
 """Language that runs a bundle: Python with onnxruntime, or C++ for servo and engine (see `robotrl.deploy.native`)."""
 
@@ -63,7 +65,8 @@ class InferenceSession(Protocol):
     """
 
     engine: str
-    """Name of what computes it: "onnxruntime", "native" or "server"."""
+    """Name of what computes it: "onnxruntime", "native" (the C++ engine), "onnxruntime, native noise" or "server"; bits
+    are those of one name."""
     observation: np.ndarray
     inputs: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]

@@ -19,13 +19,13 @@ from robotrl.deploy.buffers import InferenceError, InferenceSession, Runtime, ho
 from robotrl.deploy.bundle.bundle import Bundle, open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.history import ObservationHistory
-from robotrl.deploy.session import GraphSession, check_golden
+from robotrl.deploy.session import built, check_golden
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
 from robotrl.spec.checks import misfit
 
 WARM_UP_RUNS = 20
-BUILD_LIMIT_S, FIRST_LIMIT_S = 60.0, 15.0
-"""Time limits of onnxruntime for loading a graph, and for its first inference, in seconds."""
+FIRST_LIMIT_S = 15.0
+"""Time limit of a graph's first inference, in seconds."""
 SLOWER = 10.0
 """The bundle is refused if its inferences take this many times as long as the first one, on average."""
 
@@ -66,7 +66,7 @@ class Controller:
                 "execute: install a newer robotrl"
             )
         with bounded_memory():
-            self.session = _built(bundle) if session is None else session
+            self.session = built(bundle) if session is None else session
             self.golden_error = _proved(self.session, bundle)
         self._names = {port.name: port.names for port in manifest.observations}
         self._host_in = host_transforms(manifest.transforms.inputs)
@@ -120,7 +120,7 @@ class Controller:
 
     @property
     def engine(self) -> str:
-        """Name of what computes the graph: "onnxruntime", "native" or "server"."""
+        """Name of what computes the graph; see `InferenceSession.engine`."""
         return self.session.engine
 
     @property
@@ -299,19 +299,6 @@ class Controller:
                 element = self._names[name][index[-1]]
                 return NumericsError(f"observation {name!r} element {element!r} is {raw[index]}: expected it finite")
         return NumericsError("an observation is not finite")
-
-
-def _built(bundle: Bundle) -> GraphSession:
-    """Create the session of the policy graph.
-
-    Raises:
-        DataError: it cannot be created, or not in time.
-    """
-    try:
-        return within(BUILD_LIMIT_S, lambda: GraphSession(bundle.graph, bundle.manifest))
-    except TimeoutError as error:
-        name = bundle.manifest.graphs.policy
-        raise DataError(f"{name}: onnxruntime is not ready with it after {BUILD_LIMIT_S:g} s: refused") from error
 
 
 def _proved(session: InferenceSession, bundle: Bundle) -> float:

@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from robotrl.deploy.bounded import within
 from robotrl.deploy.buffers import GraphBuffers, InferenceError, InferenceSession, output_names
 from robotrl.deploy.bundle.bundle import Bundle, GoldenTicks
 from robotrl.deploy.bundle.manifest import Manifest, Port
 from robotrl.errors import DataError, short
+
+BUILD_LIMIT_S = 60.0
+"""Time limit of onnxruntime for loading a graph, in seconds."""
 
 
 class GraphSession(GraphBuffers):
@@ -72,6 +76,23 @@ class GraphSession(GraphBuffers):
     def cancel(self) -> None:
         """Cancel a `run` of another thread, after its current operator."""
         self._options.terminate = True
+
+
+def built(bundle: Bundle, kind: type[GraphSession] = GraphSession) -> GraphSession:
+    """Create the session of a bundle's policy graph.
+
+    Args:
+        bundle: the verified bundle.
+        kind: class of the session.
+
+    Raises:
+        DataError: it cannot be created, or not in time.
+    """
+    try:
+        return within(BUILD_LIMIT_S, lambda: kind(bundle.graph, bundle.manifest))
+    except TimeoutError as error:
+        name = bundle.manifest.graphs.policy
+        raise DataError(f"{name}: onnxruntime is not ready with it after {BUILD_LIMIT_S:g} s: refused") from error
 
 
 def _compare(side: str, found: Sequence[Any], ports: tuple[Port, ...]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from robotrl.deploy.buffers import NATIVE_NOISE
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.frames import read_frame
@@ -121,7 +122,7 @@ def replayed_ticks(
     """
     header, records = read_log(Path(log))
     # older logs have no `engine`; bits are those of one engine
-    native = header.get("engine") == "native"
+    native = header.get("engine") in ("native", NATIVE_NOISE)
     controller = Controller.load(bundle, seed=int(header["seed"]), runtime="native" if native else "python")
     if header["bundle_id"] != controller.manifest.bundle_id:
         raise DataError(

@@ -74,7 +74,7 @@ class ControlReport:
         scheduling: active scheduling, as text.
         inference: "local", or the address of the policy server.
         runtime: "python" or "native": what ran the servo.
-        engine: what computed the policy's graph: "onnxruntime", "native" or "server".
+        engine: what computed the policy's graph: see `InferenceSession.engine`.
         shadow: comparison with a policy in the shadow of this one; None without one.
         log: path of the log, if there is one.
         log_error: reason why the log is not whole, if it is not.

@@ -37,12 +37,23 @@ _SERVO_UNITS = (
     *("servo.cpp", "servo_parts.cpp", "settings.cpp", "block.cpp", "checks.cpp", "risk.cpp", "history.cpp"),
     *("safety.cpp", "sensors.cpp", "plan.cpp", "links.cpp"),
 )
+_INFER_UNITS = ("links.cpp", "block.cpp", "realtime.cpp", "ort_graph.cpp", "inference.cpp", "infer_main.cpp")
 _BUILT = {
     "engine": (*_ENGINE_UNITS, "engine_api.cpp"),
     "servo": (*_SERVO_UNITS, "realtime.cpp", "main.cpp"),
-    "infer": (*_ENGINE_UNITS, "links.cpp", "block.cpp", "realtime.cpp", "inference.cpp", "infer_main.cpp"),
+    "infer": (
+        *_ENGINE_UNITS,
+        "links.cpp",
+        "block.cpp",
+        "realtime.cpp",
+        "ort_graph.cpp",
+        "inference.cpp",
+        "infer_main.cpp",
+    ),
     "conformance": (*_SERVO_UNITS, "conformance.cpp"),
 }
+_LIBRARIES = ("-ldl",)
+"""Libraries of every part; newer systems have it in their C library."""
 _PROGRAMS = ("servo", "infer")
 """The other parts are libraries."""
 
@@ -155,7 +166,7 @@ def _compile(compiler: list[str], folder: Path) -> None:
     for part, units in _BUILT.items():
         objects = [str(folder / f"{unit}.o") for unit in units]
         kind = () if part in _PROGRAMS else ("-shared",)
-        _run([*compiler, *kind, *objects, "-o", str(folder / _file(part))], _file(part))
+        _run([*compiler, *kind, *objects, "-o", str(folder / _file(part)), *_LIBRARIES], _file(part))
     for made in folder.glob("*.o"):
         made.unlink()
     (folder / _STAMP).write_text(_sources())

@@ -12,44 +12,38 @@ from typing import NoReturn
 
 import numpy as np
 
-from robotrl.deploy.buffers import host_transforms, output_names
+from robotrl.deploy.buffers import output_names
 from robotrl.deploy.bundle.manifest import Manifest, Port
 from robotrl.deploy.control.realtime import warm_leads_ns
 from robotrl.deploy.inference import link as layout
 from robotrl.deploy.inference.link import InferenceLink
 from robotrl.deploy.native.build import native_runtime
 from robotrl.deploy.native.noise import WORD
-from robotrl.deploy.native.session import NativeSession
+from robotrl.deploy.native.session import NativeNoiseSession, NativeSession, needs_numbers_alone, onnxruntime_library
 from robotrl.deploy.native.settings import BlockWriter
 from robotrl.deploy.runtime import Controller
-from robotrl.spec import is_picture
 
 LONGEST_NAME = 200
 
 
 def program_block(controller: Controller, link: InferenceLink) -> bytes | None:
-    """The program's settings; None where Python must stay in the process.
-
-    It stays for graphs that the engine does not compute, for images and instructions, and for transforms outside the
-    graph.
+    """The program's settings; None where Python must stay in the process: for images, instructions, and transforms
+    outside the graph.
 
     Args:
         controller: the proved bundle.
         link: this process's end.
     """
     session, manifest = controller.session, controller.manifest
-    seen = manifest.observations
-    outside = host_transforms(manifest.transforms.inputs) or host_transforms(manifest.transforms.outputs)
-    if not isinstance(session, NativeSession) or outside is not None:
-        return None
-    if any(is_picture(port.spec) or port.words for port in seen):
+    library = onnxruntime_library() if isinstance(session, NativeNoiseSession) else None
+    if not needs_numbers_alone(manifest) or not (isinstance(session, NativeSession) or library):
         return None
     out = BlockWriter()
     out.wholes(int(link.name.removeprefix("fd:")), layout.LINK_BYTES, layout.FAILURE_AT, layout.TEXT_BYTES)
     out.wholes(layout.REQUEST_AT, layout.MAX_REQUEST, layout.ANSWER_AT, layout.MAX_CHUNK)
     out.text(layout.MAGIC)
     inputs = list(session.inputs)
-    ports = [*((port, False) for port in seen), *((port, True) for port in manifest.prefix)]
+    ports = [*((port, False) for port in manifest.observations), *((port, True) for port in manifest.prefix)]
     out.wholes(len(ports))
     for port, committed in ports:
         out.wholes(inputs.index(port.name), math.prod(port.shape), committed)
@@ -62,8 +56,24 @@ def program_block(controller: Controller, link: InferenceLink) -> bytes | None:
     out.wholes(*(_signed(word) for word in (controller.seed & WORD, controller.seed >> 64)))
     out.wholes(list(session.outputs).index(output_names(manifest)["actions"]))
     out.places(np.asarray(warm_leads_ns(controller.inference_s), np.int64))
-    out.text(session.tape)
+    out.wholes(library is not None)
+    if isinstance(session, NativeSession):
+        out.text(session.tape)
+    else:
+        _write_graph(out, str(library), controller)
     return out.packed()
+
+
+def _write_graph(out: BlockWriter, library: str, controller: Controller) -> None:
+    """The graph for onnxruntime: its library, the file, and names and shapes of inputs and outputs."""
+    out.text(library)
+    out.text(controller.bundle.graph)
+    out.text(f"{controller.manifest.graphs.policy}: onnxruntime cannot compute it: ")
+    for arrays in (controller.session.inputs, controller.session.outputs):
+        out.wholes(len(arrays))
+        for name, array in arrays.items():
+            out.text(name)
+            out.places(np.asarray(array.shape))
 
 
 def become_program(block: bytes) -> NoReturn:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from pathlib import Path
 
-from robotrl.deploy.buffers import GraphBuffers, InferenceError
+import onnxruntime as ort
+
+from robotrl.deploy.buffers import NATIVE_NOISE, GraphBuffers, InferenceError, host_transforms
 from robotrl.deploy.bundle.bundle import Bundle
+from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.native.build import native_runtime
 from robotrl.deploy.native.lowering import NotLowered, lower
 from robotrl.deploy.native.noise import NativeNoise
 from robotrl.deploy.native.onnx_graph import read_graph
+from robotrl.deploy.session import GraphSession, built
 from robotrl.errors import DataError
+from robotrl.spec import is_picture
 
 LOGGER = logging.getLogger(__name__)
 _REASON_BYTES = 256
@@ -82,18 +88,47 @@ class NativeSession(GraphBuffers):
         self._library.engine_cancel(self._engine)
 
 
-def native_session(bundle: Bundle) -> NativeSession | None:
-    """The session of a bundle; None where onnxruntime must compute its graph, which is logged.
+class NativeNoiseSession(GraphSession):
+    """The policy graph on onnxruntime, with the noise of the C++ process that infers."""
+
+    engine = NATIVE_NOISE
+
+    def noise(self, shape: tuple[int, ...], seed: int) -> NativeNoise:
+        """See `GraphBuffers.noise`."""
+        return NativeNoise(shape, seed, engine_library())
+
+
+def native_session(bundle: Bundle) -> NativeSession | NativeNoiseSession | None:
+    """The session of a bundle: the engine's, or that of onnxruntime, which is logged.
+
+    None is for bundles whose graph the engine lacks a loop for, and which the C++ process cannot serve either.
 
     Raises:
         ConfigError: the engine cannot be built.
-        DataError: the engine refuses the graph.
+        DataError: the engine or onnxruntime refuses the graph.
     """
     try:
         return NativeSession(bundle)
     except NotLowered as missing:
         LOGGER.warning("onnxruntime computes %s: the native engine lacks %s", bundle.path, missing)
+    if not needs_numbers_alone(bundle.manifest) or onnxruntime_library() is None:
         return None
+    session = built(bundle, NativeNoiseSession)
+    assert isinstance(session, NativeNoiseSession)
+    return session
+
+
+def needs_numbers_alone(manifest: Manifest) -> bool:
+    """True if a C++ process can serve a bundle: its inputs are numbers, and all transforms are inside the graph."""
+    outside = host_transforms(manifest.transforms.inputs) or host_transforms(manifest.transforms.outputs)
+    of_numbers = not any(is_picture(port.spec) or port.words for port in manifest.observations)
+    return of_numbers and outside is None
+
+
+def onnxruntime_library() -> Path | None:
+    """The library of C functions that onnxruntime's package carries; None where it carries none."""
+    found = sorted(Path(ort.__file__).parent.glob("capi/libonnxruntime.so*"))
+    return found[0] if found else None
 
 
 def engine_library() -> ctypes.CDLL:

@@ -32,7 +32,7 @@ int main(int count, char** arguments) {
     try {
         if (count != 2) throw std::runtime_error("expected the number of the file of the settings");
         const std::vector<unsigned char> block = read_file(std::atoi(arguments[1]));
-        const robotrl::InferenceSettings settings(block.data(), block.size());
+        robotrl::InferenceSettings settings(block.data(), block.size());
         robotrl::Inference inference(settings);
         inference.serve(STDIN_FILENO);
     } catch (const std::exception& error) {

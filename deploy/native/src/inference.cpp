@@ -9,16 +9,16 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "ort_graph.hpp"
 #include "realtime.hpp"
+#include "tape.hpp"
 
 namespace robotrl {
 
 namespace {
 
-enum AnswerKind { CHUNK = 1, REFUSED = 2 };
+enum AnswerKind { CHUNK = 1, REFUSED = 2, FAILED = 3 };
 constexpr int64_t SECOND_NS = 1'000'000'000;
-
-const Bytes* bytes_of(const std::string& text) { return reinterpret_cast<const Bytes*>(text.data()); }
 
 // A number as Python prints one that is not finite.
 const char* printed(float value) { return value != value ? "nan" : value > 0.0f ? "inf" : "-inf"; }
@@ -63,7 +63,12 @@ InferenceSettings::InferenceSettings(const unsigned char* bytes_of_block, size_t
     key.high = uint64_t(block.whole());
     output = block.whole();
     lead_ns = block.wholes();
-    tape = block.text();
+    if (block.whole() != 0) {
+        graph = std::make_unique<OrtGraph>(block);
+    } else {
+        const std::string tape = block.text();
+        graph = std::make_unique<TapeEngine>(reinterpret_cast<const Bytes*>(tape.data()), tape.size());
+    }
     block.end();
     check();
 }
@@ -80,19 +85,19 @@ void InferenceSettings::check() const {
         if (lead < 0) refuse("a negative lead");
 }
 
-Inference::Inference(const InferenceSettings& settings)
+Inference::Inference(InferenceSettings& settings)
     : settings_(settings),
       memory_(int(settings.handle), size_t(settings.bytes), settings.magic),
       requests_(memory_.at(size_t(settings.request_at)), settings.max_request),
       answers_(memory_.at(size_t(settings.answer_at)), settings.max_chunk),
       failure_(memory_.at(size_t(settings.failure_at)), size_t(settings.failure_bytes)),
-      engine_(bytes_of(settings.tape), settings.tape.size()) {
-    const auto refuse = [] { throw std::runtime_error("the settings: inputs and outputs of another tape"); };
-    const auto inputs = int64_t(engine_.inputs());
+      graph_(*settings.graph) {
+    const auto refuse = [] { throw std::runtime_error("the settings: inputs and outputs of another graph"); };
+    const auto inputs = int64_t(graph_.inputs());
     for (const RequestPort& port : settings.ports)
-        if (port.input < 0 || port.input >= inputs || engine_.input_floats(size_t(port.input)) != port.size) refuse();
-    if (settings.noise_input >= inputs || settings.output < 0 || settings.output >= int64_t(engine_.outputs())) refuse();
-    answer_.values.resize(size_t(engine_.output_floats(size_t(settings.output))));
+        if (port.input < 0 || port.input >= inputs || graph_.input_floats(size_t(port.input)) != port.size) refuse();
+    if (settings.noise_input >= inputs || settings.output < 0 || settings.output >= int64_t(graph_.outputs())) refuse();
+    answer_.values.resize(size_t(graph_.output_floats(size_t(settings.output))));
     if (int64_t(answer_.values.size()) > settings.max_chunk) refuse();
     request_.values.reserve(size_t(settings.max_request));
 }
@@ -113,7 +118,7 @@ bool Inference::wait(int bell) {
         const int64_t left = due_ns_ ? due_ns_ - lead - clock.now_ns() : 0;
         if (left <= 0) continue;
         const timespec limit = {time_t(left / SECOND_NS), long(left % SECOND_NS)};
-        if (ppoll(&waited, 1, &limit, nullptr) == 0) engine_.run();
+        if (ppoll(&waited, 1, &limit, nullptr) == 0) graph_.run();
     }
     unsigned char rung[4096];
     ssize_t count;
@@ -125,15 +130,21 @@ bool Inference::wait(int bell) {
 void Inference::answer() {
     MonotonicClock clock;
     const int64_t begun = clock.now_ns();
-    const std::string refusal = take();
-    answer_.kind = refusal.empty() ? CHUNK : REFUSED;
-    if (refusal.empty()) {
-        infer(uint64_t(request_.state_id));
+    std::string why = take();
+    answer_.kind = why.empty() ? CHUNK : REFUSED;
+    if (why.empty()) {
+        draw(uint64_t(request_.state_id));
+        if (!graph_.run()) {
+            answer_.kind = FAILED;
+            why = graph_.why();
+        }
+    }
+    if (answer_.kind == CHUNK) {
         const auto output = size_t(settings_.output);
-        answer_.values.resize(size_t(engine_.output_floats(output)));
-        std::memcpy(answer_.values.data(), engine_.output(output), answer_.values.size() * sizeof(float));
+        answer_.values.resize(size_t(graph_.output_floats(output)));
+        std::memcpy(answer_.values.data(), graph_.output(output), answer_.values.size() * sizeof(float));
     } else {
-        failure_.write("{\"why\": " + quoted(refusal) + "}");
+        failure_.write("{\"why\": " + quoted(why) + "}");
         answer_.values.clear();
     }
     answer_.stamp_ns = request_.stamp_ns;
@@ -156,7 +167,7 @@ std::string Inference::take() {
         return "request has " + std::to_string(request_.values.size()) + " values: expected " + std::to_string(expected);
     const float* at = request_.values.data();
     for (const RequestPort& port : settings_.ports) {
-        float* input = engine_.input(size_t(port.input));
+        float* input = graph_.input(size_t(port.input));
         if (port.committed && !committed) {
             std::memset(input, 0, size_t(port.size) * sizeof(float));
             continue;
@@ -173,16 +184,14 @@ std::string Inference::take() {
     return "";
 }
 
-void Inference::infer(uint64_t decision) {
-    if (settings_.noise_input >= 0) {
-        float* noise = engine_.input(size_t(settings_.noise_input));
-        const int64_t count = engine_.input_floats(size_t(settings_.noise_input));
-        if (settings_.draws)
-            counter_noise(settings_.key, decision, noise, count);
-        else
-            std::memset(noise, 0, size_t(count) * sizeof(float));
-    }
-    engine_.run();
+void Inference::draw(uint64_t decision) {
+    if (settings_.noise_input < 0) return;
+    float* noise = graph_.input(size_t(settings_.noise_input));
+    const int64_t count = graph_.input_floats(size_t(settings_.noise_input));
+    if (settings_.draws)
+        counter_noise(settings_.key, decision, noise, count);
+    else
+        std::memset(noise, 0, size_t(count) * sizeof(float));
 }
 
 }  // namespace robotrl

@@ -3,13 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "block.hpp"
+#include "graph.hpp"
 #include "links.hpp"
 #include "noise.hpp"
-#include "tape.hpp"
 
 namespace robotrl {
 
@@ -34,7 +35,7 @@ struct InferenceSettings {
     NoiseKey key;
     int64_t output;                // of the graph: the actions
     std::vector<int64_t> lead_ns;  // times before a due request at which the caches are warmed
-    std::string tape;
+    std::unique_ptr<PolicyGraph> graph;
 
    private:
     void check() const;
@@ -43,7 +44,7 @@ struct InferenceSettings {
 class Inference {
    public:
     // Throws std::runtime_error where settings, link and tape do not fit.
-    explicit Inference(const InferenceSettings& settings);
+    explicit Inference(InferenceSettings& settings);
     // Answers requests, each announced by a byte of `bell`, until that ends.
     void serve(int bell);
 
@@ -53,13 +54,13 @@ class Inference {
     void answer();
     // Fills the graph's inputs; the refusal in words where the request cannot be computed, else "".
     std::string take();
-    void infer(uint64_t decision);
+    void draw(uint64_t decision);
 
     const InferenceSettings& settings_;
     SharedMemory memory_;
     Channel requests_, answers_;
     TextSlot failure_;
-    TapeEngine engine_;
+    PolicyGraph& graph_;
     Message request_, answer_;
     int64_t served_ = 0, due_ns_ = 0;
 };

@@ -7,26 +7,27 @@
 #include <string>
 #include <vector>
 
+#include "graph.hpp"
+
 namespace robotrl {
 
 // A policy network as a tape (see tape.py).
-class TapeEngine {
+class TapeEngine : public PolicyGraph {
    public:
     // Throws std::runtime_error where the program is damaged, or a record leaves the memory.
     TapeEngine(const unsigned char* program, size_t size);
-    ~TapeEngine();
+    ~TapeEngine() override;
     TapeEngine(const TapeEngine&) = delete;
     TapeEngine& operator=(const TapeEngine&) = delete;
 
-    size_t inputs() const { return inputs_.size(); }
-    size_t outputs() const { return outputs_.size(); }
-    int64_t input_floats(size_t i) const { return inputs_[i].count; }
-    int64_t output_floats(size_t i) const { return outputs_[i].count; }
-    float* input(size_t i) { return memory_ + inputs_[i].at; }
-    const float* output(size_t i) const { return memory_ + outputs_[i].at; }
-
-    // Computes the outputs of the inputs; false where it was cancelled meanwhile.
-    bool run();
+    size_t inputs() const override { return inputs_.size(); }
+    size_t outputs() const override { return outputs_.size(); }
+    int64_t input_floats(size_t i) const override { return inputs_[i].count; }
+    int64_t output_floats(size_t i) const override { return outputs_[i].count; }
+    float* input(size_t i) override { return memory_ + inputs_[i].at; }
+    const float* output(size_t i) const override { return memory_ + outputs_[i].at; }
+    bool run() override;
+    std::string why() const override { return "the native engine was cancelled"; }
     // Ends a run of another thread after its current record.
     void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Generator
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 
 import tests.kits.camera_policy as camera_policy
+import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
 import tests.kits.serve_kit as serve_kit
-from robotrl.deploy.buffers import Runtime
+from robotrl.deploy.buffers import InferenceError, Runtime
 from robotrl.deploy.inference.link import AnswerKind
 from robotrl.deploy.inference.process import InferenceProcess
 from robotrl.deploy.inference.request import packed
@@ -57,10 +59,11 @@ class Asked:
 
 
 @contextmanager
-def asked(bundle: Path, runtime: Runtime) -> Generator[Asked]:
+def asked(bundle: Path, runtime: Runtime, engine: str = "") -> Generator[Asked]:
     robot = Link.create()
     with InferenceProcess(robot, str(bundle), SEED, runtime=runtime) as process:
-        assert process.introduction()["engine"] == ("native" if runtime == "native" else "onnxruntime")
+        usual = "native" if runtime == "native" else "onnxruntime"
+        assert process.introduction()["engine"] == (engine or usual)
         yield Asked(process)
     robot.close()
 
@@ -123,6 +126,32 @@ def test_committed_actions_reach_the_graph_and_leave_it(tmp_path: Path, kind: st
                 prefix = {port.name: rng.uniform(size=port.shape).astype(np.float32) for port in manifest.prefix}
             answer = process.ask(packed(obs, manifest, prefix, []), decision, committed=prefix is not None)
             assert answer.values.tobytes() == controller.infer({**obs, **(prefix or {})}, decision).tobytes()
+        assert becomes(process.process.pid, native_runtime().infer.name)
+
+
+def test_onnxruntime_computes_in_the_program_what_the_engine_cannot(flow: Path, tmp_path: Path) -> None:
+    """The same bits as in Python, and the same failure for an observation that the graph cannot be computed for."""
+    bundle = graphs.fails_beyond(Path(shutil.copytree(flow, tmp_path / "bundle")))
+    controller = Controller.load(bundle, seed=SEED, runtime="native")
+    assert controller.engine == "onnxruntime, native noise"
+    rng = np.random.default_rng(3)
+    beyond = np.float32([1e3, 0, 0, 0, 0])
+    with pytest.raises(InferenceError) as failed:
+        controller.infer({"state": beyond[:4], "touch": beyond[4:]}, 0)
+    with asked(bundle, "native", "onnxruntime, native noise") as process:
+        for decision in range(20):
+            obs = observations(rng) if decision else {"state": beyond[1:], "touch": beyond[1:2]}
+            values = packed(obs, controller.manifest, None, [])
+            answer = process.ask(values, decision, due_ns=time.monotonic_ns() + 4_000_000)
+            try:
+                wanted = controller.infer(obs, decision).tobytes()
+            except InferenceError:
+                assert answer.kind == AnswerKind.FAILED
+            else:
+                assert answer.kind == AnswerKind.CHUNK and answer.values.tobytes() == wanted
+        assert process.ask(beyond, 0).kind == AnswerKind.FAILED
+        # onnxruntime's Python package adds these words of its own
+        assert process.process.link.failure == str(failed.value).replace("Error in execution: ", "")
         assert becomes(process.process.pid, native_runtime().infer.name)
 
 
