@@ -32,6 +32,10 @@ ARMS = {
     CARL: "CaRL's reward, written by hand",
 }
 """Rewards of the driving policies, of three seeds each; all end episodes by the same rules."""
+ENV_STEPS, LONG_TIMES = 2_000_000, 3
+LONG = "-long"
+LONG_ARMS = {f"{arm}{LONG}": label for arm, label in ARMS.items()}
+"""The same with three times the env steps: collisions become rare only then."""
 BASELINES = {
     "goal-baseline": "the goal-baseline projection gives the desired speed (VLM-RM)",
     "lord": "distance from danger gives the desired speed (LORD)",
@@ -63,7 +67,8 @@ AUC_TARGET, SPEED_TARGET, SHARE_TARGET, MEMORY_TARGET_GIB = 0.95, 0.85, 0.05, 4.
 
 def cells(quick: bool) -> list[Cell]:
     """Cells of the table, the short ones first; `quick` is the service and one model."""
-    methods = (SERVICE, CLIP) if quick else (SERVICE, CLIP, *ARMS, LANGUAGE, *GUIDANCE, *PREFERENCES, *BASELINES)
+    every = (SERVICE, CLIP, *ARMS, LANGUAGE, *GUIDANCE, *PREFERENCES, *BASELINES, *LONG_ARMS)
+    methods = (SERVICE, CLIP) if quick else every
     return [
         Cell(
             method,
@@ -84,7 +89,7 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
     for cell in results:
         if cell["method"] == SERVICE:
             figures |= {key: Figure.from_json(value) for key, value in cell["result"].items()}
-    for method in (CLIP, *ARMS, LANGUAGE, *GUIDANCE, *PREFERENCES, *BASELINES):
+    for method in (CLIP, *ARMS, LANGUAGE, *GUIDANCE, *PREFERENCES, *BASELINES, *LONG_ARMS):
         rows = [cell["result"] for cell in results if cell["method"] == method]
         for key in rows[0] if rows else ():
             found = [row[key] for row in rows if not isinstance(row.get(key), list | None)]
@@ -130,12 +135,17 @@ def _model(figures: Mapping[str, Figure]) -> list[str]:
 
 def _policies(figures: Mapping[str, Figure]) -> list[str]:
     lines: list[str] = []
-    for arm, label in (ARMS | BASELINES).items():
+    for arm, label in (LONG_ARMS | ARMS | BASELINES).items():
         if f"{arm}_completion" in figures:
-            spans = (figures.get(f"{arm}_{key}") for key in ("collisions", "completion", "driving", "train_s"))
+            keys = ("collisions", "at_fault", "completion", "driving", "train_s")
+            spans = (figures.get(f"{arm}_{key}") for key in keys)
             runs = str(figures[f"{arm}_completion"].runs)
-            lines.append(table_row((label, *map(_span, spans), runs)))
-    head = ("reward", "collisions an episode", "route completion", "driving score", "trained in, s", "seeds")
+            steps = ENV_STEPS * (LONG_TIMES if arm in LONG_ARMS else 1)
+            lines.append(table_row((label, f"{steps / 1e6:g}", *map(_span, spans), runs)))
+    head = (
+        *("reward", "env steps, millions", "collisions an episode", "of them at fault", "route completion"),
+        *("driving score", "trained in, s", "seeds"),
+    )
     return [*table_head(head), *lines] if lines else []
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rewards import guidance, language, policies, preferences, scores, service
-from benchmarks.rewards.bench import ARMS, BASELINES, CLIP, GUIDANCE, LANGUAGE, PREFERENCES, SERVICE
+from benchmarks.rewards.bench import ARMS, BASELINES, CLIP, GUIDANCE, LANGUAGE, LONG_ARMS, PREFERENCES, SERVICE
 from robotrl.errors import unknown
 from robotrl.utils.files import dump_json, replace_file
 
 CELLS: dict[str, Callable[[str, int, Path, Path], dict[str, Any]]] = {
     SERVICE: service.run,
     CLIP: scores.run,
-    **dict.fromkeys((*ARMS, *BASELINES), policies.run),
+    **dict.fromkeys((*ARMS, *BASELINES, *LONG_ARMS), policies.run),
     LANGUAGE: language.run,
     **dict.fromkeys(GUIDANCE, lambda method, seed, out, work: guidance.run(method, seed, out)),
     **dict.fromkeys(PREFERENCES, lambda method, seed, out, work: preferences.run(method, seed, out)),

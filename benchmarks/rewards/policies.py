@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.driving.cell import run_cell
-from benchmarks.rewards.bench import ALIGNMENT, CARL, STATE
+from benchmarks.rewards.bench import ALIGNMENT, CARL, ENV_STEPS, LONG, LONG_TIMES, STATE
 from benchmarks.rewards.model import ACTIONS, BAD, BASELINE, GOOD, model_folder, trained
 from robotrl.config import TrainCfg, WeightedReward, changed_options
 from robotrl.engine.autocast import pays_in_bf16
@@ -28,7 +28,7 @@ from robotrl.rewards.vlm.synthesis import MAX_HEADING_RAD, MAX_OFFSET_M
 from robotrl.sims.driving.render.vectors import SCALARS
 from robotrl.sims.driving.sim import VEHICLE
 
-ENV_STEPS, EPISODES = 2_000_000, 384
+EPISODES = 384
 MAX_SPEED_MPS = 10.0
 EVERY, MAX_AGE = 2, 1
 """Control steps of 0.3 s from one scored picture to the next, and for which a score stands."""
@@ -40,9 +40,12 @@ def run(
     method: str, seed: int, out: Path, work: Path, *flags: str, env_steps: int = ENV_STEPS, episodes: int = EPISODES
 ) -> dict[str, Any]:
     """Scores on unseen roads of the policy of one arm."""
-    found = run_cell(cfg_of(method, seed, work, env_steps, *flags), seed, out, episodes)
+    arm = method.removesuffix(LONG)
+    steps = env_steps if arm == method else LONG_TIMES * env_steps
+    found = run_cell(cfg_of(arm, seed, work, steps, *flags), seed, out, episodes)
     wanted = ("completion", "driving", "success", "train_s", "env_steps_per_s")
-    return {"collisions": found["collisions"] / found["routes"]} | {key: found[key] for key in wanted}
+    rates = {key: found[key] / found["routes"] for key in ("collisions", "at_fault")}
+    return rates | {key: found[key] for key in wanted}
 
 
 def cfg_of(arm: str, seed: int, work: Path, env_steps: int, *flags: str) -> TrainCfg[Any, Any]:
