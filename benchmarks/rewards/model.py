@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from benchmarks.rewards.bench import REVISION
+from benchmarks.rewards.bench import REVISION, SEEN
 from benchmarks.rewards.bench import SIM as DRIVE
 from robotrl.cli.commands.clip_reward import ClipArgs
 from robotrl.cli.main import main
@@ -32,7 +32,9 @@ def model_folder(work: Path, seed: int, *flags: str, sim: str = DRIVE) -> Path:
         flags: further flags of the command that trains it.
         sim: name of the sim.
     """
-    settings = repr((ClipArgs("", work).__dict__ | {"out": ""}, SmallClipCfg(), flags, REVISION))
+    settings = repr(
+        (ClipArgs("", work).__dict__ | {"out": ""}, SmallClipCfg(), flags, SEEN if sim == DRIVE else REVISION)
+    )
     name = "clip" if sim == DRIVE else f"clip-{sim.replace('/', '-')}"
     return work / "models" / f"{name}-{seed}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
 

@@ -41,7 +41,7 @@ D = TypeVar("D", bound=DrivingCore)
 class DrivingSim(CoreSim[D]):
     """Batched driving sim around a core of a driving world."""
 
-    cameras = tuple(picture.SPAN_M)
+    cameras = tuple(picture.VIEWS)
     caption_topics = captions.TOPICS
     caption_camera = "near"
     action_captions = action_captions.ACTIONS

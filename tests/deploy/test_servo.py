@@ -349,7 +349,8 @@ def test_guided_chunks_overlap_and_replay_exactly(tmp_path: Path, pace: str, run
     log = tmp_path / "log.jsonl"
     report = run_control(bundle, CART, episodes=1, limit_s=1.5, log=log, runtime=runtime)
     # what slows the graph down has no loop in the engine
-    assert report.engine == ("native" if (runtime, pace) == ("native", "fast") else "onnxruntime")
+    by = {("native", "fast"): "native", ("native", "slow"): "onnxruntime, native noise"}
+    assert report.engine == by.get((runtime, pace), "onnxruntime")
     ticks = [r for r in read_log(log)[1] if r["kind"] == "tick"]
     asked = {r["asked"]: r for r in ticks if r["asked"] >= 0}
     joined = [r for r in asked.values() if r["committed"]]
