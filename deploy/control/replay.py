@@ -15,7 +15,16 @@ from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.frames import read_frame
 from robotrl.deploy.control.log import array_of, read_log
-from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, SafetyVerdict, limits_of
+from robotrl.deploy.control.safety import (
+    NONE,
+    OUTSIDE,
+    Reason,
+    SafetyChain,
+    SafetyLimits,
+    SafetyVerdict,
+    is_plausible,
+    limits_of,
+)
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.runtime import Controller
@@ -131,7 +140,7 @@ def replayed_ticks(
         )
     chain = _chain(header, controller.manifest)
     guard = guard_of(controller.manifest, controller.bundle.risk)
-    serial, chunks = -1, _Chunks(controller, Path(log))
+    serial, chunks = -1, _Chunks(controller, Path(log), chain.limits)
     for record in records:
         if record["kind"] == "lost":
             chunks.forget()
@@ -177,8 +186,9 @@ def _verdict(
 class _Chunks:
     """Chunks of a log's decisions, each computed when the first of its actions is looked at."""
 
-    def __init__(self, controller: Controller, log: Path) -> None:
+    def __init__(self, controller: Controller, log: Path, limits: SafetyLimits) -> None:
         self._controller = controller
+        self._limits = limits
         self._log = log
         self._asked: dict[int, dict[str, Any]] = {}
         self._given: dict[int, dict[str, np.ndarray]] = {}
@@ -205,7 +215,8 @@ class _Chunks:
         tick = int(record["tick"])
         if self._broken:
             self._whole_from, self._broken = tick + self._steps - 1, False
-        if self._history.keys and all(record["obs"][key] is not None for key in self._history.keys):
+        whole = self._history.keys and all(record["obs"][key] is not None for key in self._history.keys)
+        if whole and is_plausible(self._limits, obs):
             self._history.take(tick, obs)
         # older logs infer within the tick that uses the first action
         within = record["decision"] if record["policy"] is not None and record["cursor"] == 1 else -1

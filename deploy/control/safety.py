@@ -171,10 +171,17 @@ def check_observation(limits: SafetyLimits, obs: Mapping[str, np.ndarray], age_s
     # Not `age_s > limit`: a NaN age counts as stale.
     if not age_s <= limits.max_observation_age_s:
         return Reason.OBS_STALE
-    for key, (low, high) in limits.plausible.items():
-        if (obs[key] < low).any() or (obs[key] > high).any():
-            return Reason.OBS_IMPLAUSIBLE
-    return NONE
+    return NONE if is_plausible(limits, obs) else Reason.OBS_IMPLAUSIBLE
+
+
+def is_plausible(limits: SafetyLimits, obs: Mapping[str, np.ndarray]) -> bool:
+    """Tell whether no number of an observation lies beyond its plausible range.
+
+    Args:
+        limits: the safety limits.
+        obs: (...,) arrays by key.
+    """
+    return not any((obs[key] < low).any() or (obs[key] > high).any() for key, (low, high) in limits.plausible.items())
 
 
 def in_time(limits: SafetyLimits, age_s: float, periods: int = 0, control_period_s: float = 0.0) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,41 +40,36 @@ def run(stdin: int) -> int:
     """
     cfg = strict.from_json(WorkerCfg, strict.loads(_first_line(stdin), "standard input"), "standard input")
     link = InferenceLink.attach(cfg.link)
-    program: bytes | None = None
     with bounded_memory():
         try:
             with _controller(cfg) as controller:
-                link.introduce(
-                    {
-                        "bundle_id": controller.manifest.bundle_id,
-                        "golden_error": controller.golden_error,
-                        "inference_s": controller.inference_s,
-                        "engine": controller.engine,
-                    }
-                )
-                program = _program(cfg, controller, link)
-                if program is None:
-                    gc.collect()
-                    gc.freeze()
-                    _serve(link, controller, FrameReader(cfg.robot_link, controller.manifest), stdin)
+                introduction = {
+                    "bundle_id": controller.manifest.bundle_id,
+                    "golden_error": controller.golden_error,
+                    "inference_s": controller.inference_s,
+                    "engine": controller.engine,
+                }
+                _hand_over(cfg, controller, link, introduction)
+                link.introduce(introduction)
+                gc.collect()
+                gc.freeze()
+                _serve(link, controller, FrameReader(cfg.robot_link, controller.manifest), stdin)
         except RobotrlError as error:
             link.introduce({"fault": str(error)[:4000], "kind": type(error).__name__})
             return FAULT
-    if program is not None:
-        from robotrl.deploy.native.inference import become_program
-
-        become_program(program)
     return LEFT
 
 
-def _program(cfg: WorkerCfg, controller: Controller, link: InferenceLink) -> bytes | None:
-    """Settings of the C++ program that this process becomes; None where Python serves."""
+def _hand_over(cfg: WorkerCfg, controller: Controller, link: InferenceLink, introduction: dict[str, Any]) -> None:
+    """Become the C++ program, where that can serve the bundle; it introduces itself once it is ready."""
     if cfg.runtime != "native" or cfg.url is not None:
-        return None
+        return
     # a robot without a compiler does not need the module
-    from robotrl.deploy.native.inference import program_block
+    from robotrl.deploy.native.inference import become_program, program_block
 
-    return program_block(controller, link)
+    block = program_block(controller, link, introduction)
+    if block is not None:
+        become_program(block)
 
 
 @contextmanager

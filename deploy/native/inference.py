@@ -6,9 +6,10 @@ and takes over link, bells and process id. So nothing of an interpreter is left 
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,18 +22,20 @@ from robotrl.deploy.native.build import native_runtime
 from robotrl.deploy.native.noise import WORD
 from robotrl.deploy.native.session import NativeNoiseSession, NativeSession, needs_numbers_alone, onnxruntime_library
 from robotrl.deploy.native.settings import BlockWriter
-from robotrl.deploy.runtime import Controller
+from robotrl.deploy.runtime import WARM_UP_RUNS, Controller
+from robotrl.deploy.shared_memory import BLOCK_HEADER_BYTES
 
 LONGEST_NAME = 200
 
 
-def program_block(controller: Controller, link: InferenceLink) -> bytes | None:
+def program_block(controller: Controller, link: InferenceLink, introduction: dict[str, Any]) -> bytes | None:
     """The program's settings; None where Python must stay in the process: for images, instructions, and transforms
     outside the graph.
 
     Args:
         controller: the proved bundle.
         link: this process's end.
+        introduction: what the program tells once it is ready; see `InferenceLink.introduce`.
     """
     session, manifest = controller.session, controller.manifest
     library = onnxruntime_library() if isinstance(session, NativeNoiseSession) else None
@@ -42,6 +45,8 @@ def program_block(controller: Controller, link: InferenceLink) -> bytes | None:
     out.wholes(int(link.name.removeprefix("fd:")), layout.LINK_BYTES, layout.FAILURE_AT, layout.TEXT_BYTES)
     out.wholes(layout.REQUEST_AT, layout.MAX_REQUEST, layout.ANSWER_AT, layout.MAX_CHUNK)
     out.text(layout.MAGIC)
+    out.wholes(BLOCK_HEADER_BYTES, WARM_UP_RUNS)
+    out.text(json.dumps(introduction, allow_nan=False))
     inputs = list(session.inputs)
     ports = [*((port, False) for port in manifest.observations), *((port, True) for port in manifest.prefix)]
     out.wholes(len(ports))

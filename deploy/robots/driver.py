@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -81,6 +81,13 @@ class RobotSim(Protocol):
     def state_ids(self, split: Literal["train", "val", "test"]) -> range:
         """Ids of the start states of a split."""
         ...
+
+
+@runtime_checkable
+class IsSimulated(Protocol):
+    """A robot in a simulation alone: it stands nowhere before its first reset, and a reset moves nothing real."""
+
+    simulated: Literal[True]
 
 
 def drive(link: Link, robot: RobotSim) -> int:
@@ -181,8 +188,12 @@ class _Driver:
             sleep_until(self.start_ns + (self.steps + 1) * self.inner_ns)
 
     def reset(self, command: Message) -> None:
-        """Start an episode. The command's values are the neutral action; empty if holding repeats the last action."""
-        self.robot.reset(command.state_id)
+        """Start an episode. The command's values are the neutral action; empty if holding repeats the last action.
+
+        One of a dry run begins where the robot stands; a simulated one stands nowhere before its reset.
+        """
+        if command.mode == Mode.ACTIVE or isinstance(self.robot, IsSimulated):
+            self.robot.reset(command.state_id)
         self.neutral = command.values if len(command.values) else None
         self.episode, self.state_id = command.episode, command.state_id
         self.steps, self.taken = 0, -1

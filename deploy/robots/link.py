@@ -36,7 +36,8 @@ class RobotCommand(IntEnum):
     ACT = 1
     """Execute the action `values` according to `mode`."""
     RESET = 2
-    """Start episode `episode` from `state_id`; hold until the first ACT."""
+    """Start episode `episode` from `state_id`; hold until the first ACT. With mode HOLD the episode begins where the
+    robot stands: it is not moved."""
     STOP = 3
     """End the process."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ class SimAsRobot:
         ConfigError: it has several envs, or states no control period.
         CapabilityError: its starts have no numbers.
     """
+
+    simulated: Literal[True] = True
 
     def __init__(self, sim: VecSim, name: str, limit_s: float | None = None) -> None:
         if sim.num_envs != 1:

@@ -18,7 +18,7 @@ from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.bundle.plausible import place_outside_start
 from robotrl.deploy.control.log import Tick
-from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time
+from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time, is_plausible
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
 from robotrl.deploy.robots.cameras import CameraFrame
@@ -117,6 +117,8 @@ class ServoLoop:
         self._next: tuple[Chunk, int] | None = None
         """A chunk that has arrived ahead of its time, and the control tick at which it takes over."""
         self._open: OpenTick | None = None
+        self._start_known = False
+        """The episode's first whole and finite observation is within the start envelope, or that is not asked for."""
         self._lateness_us: list[float] = []
         self._policy_action: np.ndarray | None = None
         """The policy's action of this control period, where it is executed and a reflex watches it."""
@@ -144,6 +146,8 @@ class ServoLoop:
                     self._in_episode = False
                     beat = self.clock.now_ns()
                 else:
+                    if self._serial and order.kind == Order.STOP:
+                        self.commander.damp()
                     return
         except RunEnded as ended:
             if ended.kind is not None:
@@ -192,6 +196,7 @@ class ServoLoop:
         self.history.reset()
         self._outdate()
         self._open, self._tick = None, -1
+        self._start_known = self.cfg.accept_start
         self._policy_action, self._recovering, self._recoveries = None, False, 0
         self.asker.take_round_trip()
         self._serial, self._state_id = order.episode, order.state_id
@@ -199,6 +204,8 @@ class ServoLoop:
         self._reset_robot()
         self._start = self.clock.now_ns() + _FIRST_DEADLINE_NS
         success = self._steps()
+        # the last action must not outlive its episode
+        self.commander.hold()
         self._report(RecordKind.END, success)
 
     def _reset_robot(self) -> None:
@@ -207,9 +214,12 @@ class ServoLoop:
         Raises:
             RunEnded: it takes too long, or the supervisor ended the run.
         """
-        limits = self.wiring.limits
-        neutral = limits.neutral[self.wiring.action] if limits.hold == "neutral" else np.zeros(0, np.float32)
-        reset = message(RobotCommand.RESET, tick=0, episode=self._serial, state_id=self._state_id, values=neutral)
+        limits, dry = self.wiring.limits, self.cfg.dry_run
+        sends = limits.hold == "neutral" and not dry
+        neutral = limits.neutral[self.wiring.action] if sends else np.zeros(0, np.float32)
+        mode = int(Mode.HOLD if dry else Mode.ACTIVE)
+        facts = {"tick": 0, "episode": self._serial, "state_id": self._state_id, "mode": mode}
+        reset = message(RobotCommand.RESET, **facts, values=neutral)
         beat, missing = 0, NO_OBSERVATION
         deadline = self.clock.now_ns() + round(RESET_TIMEOUT_S * 1e9)
         while self.clock.now_ns() < deadline:
@@ -219,24 +229,25 @@ class ServoLoop:
                 self.robot.commands.write(reset._replace(stamp_ns=beat))
             missing = self.observer.missing(self._serial)
             if missing is None:
-                self._check_start()
+                self._check_start(self.observer.open_tick(0, self.clock.now_ns(), self._serial))
                 return
             if self._order() is not None:
+                self.commander.damp()
                 raise RunEnded(RecordKind.STOPPED)
             self.clock.sleep_until(self.clock.now_ns() + _IDLE_NS)
         self._fault = {"kind": "reset", "episode": self._serial, "missing": missing}
         raise RunEnded(RecordKind.FAULT)
 
-    def _check_start(self) -> None:
-        """Refuse a hand-over outside the poses that training saw.
+    def _check_start(self, opened: OpenTick) -> None:
+        """Refuse a hand-over outside the poses that training saw, once the first whole and finite observation is there.
 
         Raises:
-            RunEnded: an element of the first observation is outside the bundle's start envelope.
+            RunEnded: an element of it is outside the bundle's start envelope.
         """
-        opened = self.observer.open_tick(0, self.clock.now_ns(), self._serial)
-        if self.cfg.accept_start or not opened.complete:
+        if self._start_known or not opened.complete:
             return
         obs = self.observer.numbers(opened)
+        self._start_known = all(bool(np.isfinite(array).all()) for array in obs.values())
         place = place_outside_start(self.manifest.safety.start, self.manifest.observations, obs)
         if place is not None:
             key, at = place
@@ -266,11 +277,18 @@ class ServoLoop:
                 if self._ended(tick):
                     return self.observer.done
                 self._control(tick, woke)
+                if self._open is not None:
+                    self._between(self.steps - 1)
             else:
                 self._look()
-                if not self._reflexed():
-                    self.commander.repeat(step)
+                # while a tick waits for its action, the one before it has been reached
+                self._between(step if self._open is None else self.steps - 1)
             step += 1
+
+    def _between(self, step: int) -> None:
+        """Command of a servo tick that decides none: the reflex's, or the last one again; `step` as of `repeat`."""
+        if not self._reflexed():
+            self.commander.repeat(step)
 
     def _reflexed(self) -> bool:
         """Have the reflex judge the action on the newest observation; True if that sent another command.
@@ -335,11 +353,14 @@ class ServoLoop:
         self._tick = tick
         opened = self.observer.open_tick(tick, woke, self._serial)
         if self.history.keys and len(opened.observation) == self.wiring.observation_size:
-            self.history.take(tick, self.observer.numbers(opened))
+            numbers = self.observer.numbers(opened)
+            if is_plausible(self.wiring.limits, numbers):
+                self.history.take(tick, numbers)
         if not opened.complete:
             whole = len(opened.observation) == self.wiring.observation_size
             self._finish(opened, Reason.OBS_STALE if whole else Reason.OBS_NOT_FINITE, None)
             return
+        self._check_start(opened)
         obs = self.observer.numbers(opened)
         now = opened.stamp_ns + opened.age_ns
         observed = self.chain.check(

@@ -36,15 +36,19 @@ void ObservationCheck::reset() {
     frozen_ = -1;
 }
 
+bool ObservationCheck::is_plausible(const float* numbers) const {
+    for (size_t i = 0; i < ports_.size(); ++i)
+        if (implausible(ports_[i].plausible, numbers + starts_[i], int64_t(ports_[i].places.size()))) return false;
+    return true;
+}
+
 int64_t ObservationCheck::check(const float* numbers, const std::vector<CameraFrame>& frames, double age_s,
                                 double now_s, const std::vector<float>& sent) {
     frozen_ = -1;
     if (!all_finite(numbers, floats_)) return OBS_NOT_FINITE;
     // not `age_s > limit`: a NaN age counts as stale
     if (!(age_s <= limits_.max_observation_age_s)) return OBS_STALE;
-    for (size_t i = 0; i < ports_.size(); ++i)
-        if (implausible(ports_[i].plausible, numbers + starts_[i], int64_t(ports_[i].places.size())))
-            return OBS_IMPLAUSIBLE;
+    if (!is_plausible(numbers)) return OBS_IMPLAUSIBLE;
     for (size_t i = 0; i < watched_.size(); ++i) {
         const WatchedInput& input = watched_[i];
         if (input.camera)

@@ -20,6 +20,8 @@ class ObservationCheck {
     //   numbers: those of all ports, one after the other; frames: of all cameras; sent: the last action sent.
     int64_t check(const float* numbers, const std::vector<CameraFrame>& frames, double age_s, double now_s,
                   const std::vector<float>& sent);
+    // Tells whether no number lies beyond its plausible range.
+    bool is_plausible(const float* numbers) const;
     // Index of the watched input that the last check found frozen; -1 for none.
     int frozen() const { return frozen_; }
     int64_t floats() const { return floats_; }

@@ -46,6 +46,9 @@ InferenceSettings::InferenceSettings(const unsigned char* bytes_of_block, size_t
     for (int64_t* number : {&handle, &bytes, &failure_at, &failure_bytes, &request_at, &max_request, &answer_at, &max_chunk})
         *number = block.whole();
     magic = block.text();
+    introduction_at = block.whole();
+    warm_up_runs = block.whole();
+    introduction = block.text();
     for (int64_t left = block.whole(); left > 0; --left) {
         RequestPort port;
         port.input = block.whole();
@@ -90,6 +93,7 @@ Inference::Inference(InferenceSettings& settings)
       memory_(int(settings.handle), size_t(settings.bytes), settings.magic),
       requests_(memory_.at(size_t(settings.request_at)), settings.max_request),
       answers_(memory_.at(size_t(settings.answer_at)), settings.max_chunk),
+      introduction_(memory_.at(size_t(settings.introduction_at)), size_t(settings.failure_bytes)),
       failure_(memory_.at(size_t(settings.failure_at)), size_t(settings.failure_bytes)),
       graph_(*settings.graph) {
     const auto refuse = [] { throw std::runtime_error("the settings: inputs and outputs of another graph"); };
@@ -103,6 +107,9 @@ Inference::Inference(InferenceSettings& settings)
 }
 
 void Inference::serve(int bell) {
+    for (int64_t run = 0; run < settings_.warm_up_runs; ++run)
+        if (!graph_.run()) throw std::runtime_error(graph_.why());
+    introduction_.write(settings_.introduction);
     while (wait(bell)) {
         if (!requests_.read(request_) || request_.tick == served_) continue;
         answer();

@@ -29,6 +29,8 @@ struct InferenceSettings {
 
     int64_t handle, bytes, failure_at, failure_bytes, request_at, max_request, answer_at, max_chunk;
     std::string magic;
+    int64_t introduction_at, warm_up_runs;
+    std::string introduction;  // what the process tells once it is ready
     std::vector<RequestPort> ports;
     int64_t noise_input;  // of the graph; -1 for none
     bool draws;           // else the noise is zero
@@ -45,7 +47,8 @@ class Inference {
    public:
     // Throws std::runtime_error where settings, link and tape do not fit.
     explicit Inference(InferenceSettings& settings);
-    // Answers requests, each announced by a byte of `bell`, until that ends.
+    // Warms up, introduces itself, and answers requests, each announced by a byte of `bell`, until that ends.
+    // Throws std::runtime_error where the graph cannot be computed.
     void serve(int bell);
 
    private:
@@ -59,7 +62,7 @@ class Inference {
     const InferenceSettings& settings_;
     SharedMemory memory_;
     Channel requests_, answers_;
-    TextSlot failure_;
+    TextSlot introduction_, failure_;
     PolicyGraph& graph_;
     Message request_, answer_;
     int64_t served_ = 0, due_ns_ = 0;

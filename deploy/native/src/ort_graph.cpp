@@ -27,6 +27,7 @@ enum Place : size_t {
     RELEASE_SESSION_OPTIONS = 100,
 };
 constexpr uint32_t API_VERSION = 11;
+constexpr size_t MOST_REASON = 200;
 constexpr int FATAL = 4, FLOAT32 = 1, DEVICE_ALLOCATOR = 0, DEFAULT_MEMORY = 0;
 
 // The library's first table: the one of a version, and the version's name.
@@ -115,7 +116,11 @@ void OrtGraph::expect(void* status, const char* what) {
 std::string OrtGraph::text_of(void* status) {
     std::string found = at<const char* (*)(const void*)>(GET_ERROR_MESSAGE)(status);
     at<Release>(RELEASE_STATUS)(status);
-    return found.substr(0, found.find('\n')).substr(0, 200);
+    found = found.substr(0, found.find('\n'));
+    if (found.size() <= MOST_REASON) return found;
+    size_t end = MOST_REASON;
+    while (end > 0 && (static_cast<unsigned char>(found[end]) & 0xC0) == 0x80) --end;  // not inside a character
+    return found.substr(0, end);
 }
 
 }  // namespace robotrl

@@ -73,6 +73,7 @@ void Servo::run() {
                 in_episode_ = false;
                 beat = clock_.now_ns();
             } else {
+                if (serial_ && Order(order_.kind) == Order::STOP) commander_.damp();
                 return;
             }
         }
@@ -113,6 +114,7 @@ void Servo::episode(const Message& order) {
     check_.reset();
     outdate();
     is_open_ = false;
+    start_known_ = settings_.accept_start;
     tick_ = -1;
     policy_action_.clear();
     recovering_ = false;
@@ -124,6 +126,8 @@ void Servo::episode(const Message& order) {
     reset_robot();
     start_ = clock_.now_ns() + FIRST_DEADLINE_NS;
     const bool success = steps();
+    // the last action must not outlive its episode
+    commander_.hold();
     report(RecordKind::END, success);
 }
 
@@ -138,19 +142,25 @@ void Servo::reset_robot() {
             commander_.reset();
         }
         missing = observer_.missing(serial_);
-        if (missing == Observer::NOTHING) return check_start();
-        if (order(order_)) throw RunEnded{RecordKind::STOPPED};
+        if (missing == Observer::NOTHING) {
+            observer_.open_tick(now_open_, 0, clock_.now_ns(), serial_);
+            return check_start(now_open_);
+        }
+        if (order(order_)) {
+            commander_.damp();
+            throw RunEnded{RecordKind::STOPPED};
+        }
         clock_.sleep(IDLE_NS);
     }
     fault_ = "{\"kind\": \"reset\", " + field("episode", serial_) + ", " + field("missing", missing) + "}";
     throw RunEnded{RecordKind::FAULT};
 }
 
-// Refuses a hand-over outside the poses that training saw.
-void Servo::check_start() {
-    observer_.open_tick(now_open_, 0, clock_.now_ns(), serial_);
-    if (settings_.accept_start || !now_open_.complete) return;
-    gather(now_open_);
+// Refuses a hand-over outside the poses that training saw, once the first whole and finite observation is there.
+void Servo::check_start(const OpenTick& opened) {
+    if (start_known_ || !opened.complete) return;
+    gather(opened);
+    start_known_ = all_finite(numbers_.data(), int64_t(numbers_.size()));
     const float* values = numbers_.data();
     for (size_t p = 0; p < settings_.ports.size(); ++p) {
         const NumberPort& port = settings_.ports[p];
@@ -183,11 +193,18 @@ bool Servo::steps() {
         if (tick > tick_) {
             if (ended(tick)) return observer_.done();
             control(tick, woke);
+            if (is_open_) between(settings_.steps - 1);
         } else {
             look();
-            if (!reflexed()) commander_.repeat(step);
+            // while a tick waits for its action, the one before it has been reached
+            between(is_open_ ? settings_.steps - 1 : step);
         }
     }
+}
+
+// Command of a servo tick that decides none: the reflex's, or the last one again.
+void Servo::between(int64_t step) {
+    if (!reflexed()) commander_.repeat(step);
 }
 
 // An observation that is stale or not finite is left to the next control tick.
@@ -244,12 +261,13 @@ void Servo::control(int64_t tick, int64_t woke) {
     observer_.open_tick(opened, tick, woke, serial_);
     if (history_.used() && int64_t(opened.observation.size()) == settings_.observation_size) {
         gather(opened);
-        history_.take(tick, numbers_);
+        if (check_.is_plausible(numbers_.data())) history_.take(tick, numbers_);
     }
     if (!opened.complete) {
         const bool whole = int64_t(opened.observation.size()) == settings_.observation_size;
         return finish(opened, whole ? OBS_STALE : OBS_NOT_FINITE, nullptr);
     }
+    check_start(opened);
     gather(opened);
     const int64_t now = opened.stamp_ns + opened.age_ns;
     int64_t observed = check_.check(numbers_.data(), opened.frames, double(opened.age_ns) * 1e-9,

@@ -136,7 +136,7 @@ class Servo {
     void check_silence(int64_t silent_ns);
     void episode(const Message& order);
     void reset_robot();
-    void check_start();
+    void check_start(const OpenTick& opened);
     bool steps();
     int64_t deadline(int64_t step) const { return start_ + step * settings_.period_ns / settings_.steps; }
     bool ended(int64_t tick);
@@ -144,6 +144,7 @@ class Servo {
 
     // Has the reflex judge the action on the newest observation; true if that sent another command.
     bool reflexed();
+    void between(int64_t step);
 
     void control(int64_t tick, int64_t woke);
     bool words_misfit() const;
@@ -186,6 +187,8 @@ class Servo {
     int64_t takeover_ = 0;
     int64_t misses_ = 0, orders_done_ = 0, serial_ = 0, state_id_ = -1, start_ = 0, tick_ = -1;
     bool in_episode_ = false, is_open_ = false;
+    // the first whole and finite observation is within the start envelope, or that is not asked for
+    bool start_known_ = false;
     OpenTick open_, now_open_;
     std::vector<float> numbers_, record_;
     std::vector<float> lateness_us_;

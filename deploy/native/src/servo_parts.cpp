@@ -96,12 +96,13 @@ void Commander::begin(int64_t episode, int64_t state_id) {
 
 void Commander::reset() {
     message_.stamp_ns = clock_.now_ns();
-    message_.tick = message_.mode = message_.reason = 0;
+    message_.tick = message_.reason = 0;
+    message_.mode = settings_.dry_run ? HOLD : ACTIVE;
     message_.values.clear();
     message_.episode = episode_;
     message_.state_id = state_id_;
     message_.kind = int64_t(RobotCommand::RESET);
-    if (!settings_.limits.hold_last)
+    if (!settings_.limits.hold_last && !settings_.dry_run)
         for (int64_t place : settings_.action) message_.values.push_back(settings_.limits.neutral[size_t(place)]);
     commands_.write(message_);
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,8 @@ class SimulatedRobot:
     Args:
         core: a core with one env.
     """
+
+    simulated: Literal[True] = True
 
     def __init__(self, core: MujocoCore) -> None:
         if core.num_envs != 1:
