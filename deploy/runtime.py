@@ -134,6 +134,19 @@ class Controller:
         self._history.reset()
         self._ticks = 0
 
+    def drop(self) -> None:
+        """Drop the rest of the chunk: the next `step` infers."""
+        self.cursor = self._execute
+
+    def skip(self, ticks: int) -> None:
+        """Let control ticks pass without an observation; their actions of the chunk are not executed.
+
+        Args:
+            ticks: number of ticks, 0 or more.
+        """
+        self.cursor = min(self.cursor + ticks, self._execute)
+        self._ticks += ticks
+
     def step(self, obs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Run one control tick.
 

@@ -6,7 +6,6 @@ in the same episode.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,11 +14,10 @@ import numpy as np
 
 from robotrl.deploy.analysis.ticks import ControlTicks
 from robotrl.deploy.bundle.manifest import Manifest
+from robotrl.deploy.bundle.measured import MeasuredAs, measured_as
 from robotrl.deploy.control.log import array_of
 from robotrl.deploy.control.safety import BAD, Mode, Reason
 
-_UNIT = re.compile(r"^([0-9.]+(?:e-?[0-9]+)?) (.+)$")
-_TARGET, _MEASURED = "_target", ("_pos", "_position", "_offset")
 """Endings of names of targets and of measured positions; an offset counts from the default pose, as its target does."""
 
 
@@ -112,18 +110,6 @@ class LogSummary:
     elements: tuple[ActionElement, ...]
     untracked: str
     """Reason why no element is tracked; empty if one is."""
-
-
-class Counterpart(NamedTuple):
-    """Observation that measures what an action element commands."""
-
-    key: str
-    element: int
-    name: str
-    factor: float
-    """Number of the observation's units in one unit of the action."""
-    unit: str
-    """Unit of the observation."""
 
 
 class ActionMeaning(NamedTuple):
@@ -263,40 +249,23 @@ def step_sizes(steps: np.ndarray) -> StepSizes | None:
     return StepSizes(len(finite), p50, p99, float(finite.max()))
 
 
-def unit_factor(unit: str) -> tuple[float, str]:
-    """Factor and base of a unit: "0.25 rad" is (0.25, "rad"), "m" is (1, "m")."""
-    match = _UNIT.match(unit)
-    return (float(match[1]), match[2]) if match else (1.0, unit)
-
-
-def counterparts(ticks: ControlTicks, meaning: ActionMeaning | None) -> dict[int, Counterpart]:
-    """Measured positions by action element, for position targets.
-
-    The observation element has the action's name, or that name with "_pos", "_position" or "_offset" instead of
-    "_target", and its unit; a scaled unit ("0.25 rad") is converted.
-    """
+def counterparts(ticks: ControlTicks, meaning: ActionMeaning | None) -> dict[int, MeasuredAs]:
+    """Measured positions by action element, for position targets; see `measured_as`."""
     if meaning is None or meaning.kind != "position":
         return {}
-    found: dict[int, Counterpart] = {}
-    for i, (name, unit) in enumerate(zip(ticks.names, meaning.units, strict=True)):
-        stem = name.removesuffix(_TARGET)
-        factor, base = unit_factor(unit)
-        for key in ticks.observation_keys:
-            elements = ticks.header["observations"][key]
-            flat = ticks.is_flat(key)
-            for candidate in (name, stem, *(f"{stem}{ending}" for ending in _MEASURED)):
-                if i in found or not flat or candidate not in elements:
-                    continue
-                at = elements.index(candidate)
-                measured_factor, measured_base = unit_factor(meaning.observation_units[key][at])
-                if measured_base == base:
-                    found[i] = Counterpart(
-                        key, at, candidate, factor / measured_factor, meaning.observation_units[key][at]
-                    )
-    return found
+    observations = {
+        key: (ticks.header["observations"][key], meaning.observation_units[key])
+        for key in ticks.observation_keys
+        if ticks.is_flat(key)
+    }
+    found = {
+        i: measured_as(name, unit, observations)
+        for i, (name, unit) in enumerate(zip(ticks.names, meaning.units, strict=True))
+    }
+    return {i: one for i, one in found.items() if one is not None}
 
 
-def tracking_error(ticks: ControlTicks, element: int, counterpart: Counterpart) -> TrackingError | None:
+def tracking_error(ticks: ControlTicks, element: int, counterpart: MeasuredAs) -> TrackingError | None:
     """Error of one position target; None if no target was followed by a measurement one control period later."""
     measured = ticks.observed(counterpart.key, counterpart.element)
     target = ticks.sent[:, element].astype(np.float64) * counterpart.factor
@@ -317,7 +286,7 @@ def tracking_error(ticks: ControlTicks, element: int, counterpart: Counterpart) 
 
 
 def _element(
-    ticks: ControlTicks, element: int, meaning: ActionMeaning | None, counterpart: Counterpart | None
+    ticks: ControlTicks, element: int, meaning: ActionMeaning | None, counterpart: MeasuredAs | None
 ) -> ActionElement:
     policy, sent = ticks.policy[:, element], ticks.sent[:, element]
     low, high = (array_of(ticks.header[field])[element] for field in ("low", "high"))
@@ -340,7 +309,7 @@ def _share(hit: np.ndarray, among: np.ndarray) -> float:
     return float(hit.sum() / among.sum()) if among.any() else 0.0
 
 
-def _untracked(meaning: ActionMeaning | None, found: dict[int, Counterpart]) -> str:
+def _untracked(meaning: ActionMeaning | None, found: dict[int, MeasuredAs]) -> str:
     if found:
         return ""
     if meaning is None:

@@ -163,6 +163,9 @@ def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
         site = SiteLimits.parse(json.dumps(header["site"]).encode(), "site of the log")
         limits = tightened(limits, manifest, site)
     limits = limits._replace(low=array_of(header["low"]), high=array_of(header["high"]))
+    if not header.get("placed"):
+        # older logs start from the neutral action
+        limits = limits._replace(measured=None)
     # older logs have no `dry_run`; the sensors of a robot that is held stand still
     return SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
 

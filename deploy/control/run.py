@@ -172,7 +172,7 @@ def run_control(
                 header = _header(manifest, seed, robot, scheduling, wiring)
                 engine = str(proved["engine"])
                 kinds = {"inference": where, "runtime": runtime, "engine": engine}
-                chosen = {"dry_run": dry_run, "accept_start": accept_start, "site": site_json}
+                chosen = {"dry_run": dry_run, "accept_start": accept_start, "site": site_json, "placed": True}
                 run.open({**header, **kinds, **chosen})
                 try:
                     for serial, state_id in enumerate(ids, start=1):

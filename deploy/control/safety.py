@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Hold, Manifest
+from robotrl.deploy.bundle.measured import MeasuredAs, measured_positions
 from robotrl.deploy.control.sensors import SensorWatch
 
 
@@ -97,13 +98,20 @@ class SafetyLimits(NamedTuple):
     """Actions are discrete choices: only whole numbers within the limits are valid."""
     max_still_s: Mapping[str, float] = MappingProxyType({})
     """Longest time without a change while the robot is commanded to move, for some observation keys."""
+    measured: tuple[MeasuredAs, ...] | None = None
+    """Observation of each position target, from which blend-in and rate limit start; empty: they start from the first
+    action. None: from the neutral one, for actions at which a robot stands still."""
 
 
 class SafetyState(NamedTuple):
     """State of the chain between ticks."""
 
     last: np.ndarray
-    """(A,) last action sent."""
+    """(A,) last action sent; before the first, where the robot stands."""
+    origin: np.ndarray
+    """(A,) action from which the blend-in starts."""
+    placed: bool
+    """`last` and `origin` are known."""
     good_ticks: int
     """Number of ticks with the policy's action since the start; the blend-in depends on it."""
     bad_ticks: int
@@ -149,12 +157,29 @@ def limits_of(manifest: Manifest) -> SafetyLimits:
             for port in manifest.observations
             if port.max_still_s is not None
         },
+        measured=measured_positions(manifest) if safety.hold == "last" else None,
     )
 
 
 def start(limits: SafetyLimits) -> SafetyState:
-    """State at the start of an episode, with neutral as the last action."""
-    return SafetyState(last=limits.neutral.copy(), good_ticks=0, bad_ticks=0, damped=False)
+    """State at the start of an episode, with neutral as the last action until `placed` knows better."""
+    neutral, placed = limits.neutral.copy(), limits.measured is None
+    return SafetyState(last=neutral, origin=neutral, placed=placed, good_ticks=0, bad_ticks=0, damped=False)
+
+
+def at_measured(limits: SafetyLimits, state: SafetyState, obs: Mapping[str, np.ndarray]) -> SafetyState:
+    """The state with the measured position as the last action, where that is not known yet and is measured.
+
+    Args:
+        limits: the safety limits.
+        state: the state.
+        obs: observations that were found good, by key.
+    """
+    if state.placed or not limits.measured:
+        return state
+    found = np.asarray([obs[one.key][one.element] / np.float32(one.factor) for one in limits.measured], np.float32)
+    here = np.minimum(np.maximum(found, limits.low), limits.high)
+    return state._replace(last=here, origin=here, placed=True)
 
 
 def check_observation(limits: SafetyLimits, obs: Mapping[str, np.ndarray], age_s: float) -> Reason:
@@ -229,9 +254,11 @@ def decide(
     wanted = np.minimum(np.maximum(action, limits.low), limits.high)
     if (wanted != action).any():
         reason |= Reason.CLAMPED
+    if not state.placed:
+        state = state._replace(last=wanted, origin=wanted, placed=True)
     if state.good_ticks < limits.ramp_ticks:
         part = np.float32((state.good_ticks + 1) / (limits.ramp_ticks + 1))
-        blended = limits.neutral + part * (wanted - limits.neutral)
+        blended = state.origin + part * (wanted - state.origin)
         # Clamp again, against rounding errors of the blend.
         wanted = np.minimum(np.maximum(blended, limits.low), limits.high)
         reason |= Reason.RAMPED
@@ -241,7 +268,8 @@ def decide(
             reason |= Reason.RATE_LIMITED
             wanted = near
     sent = wanted.astype(np.float32)
-    return SafetyVerdict(sent, Mode.ACTIVE, reason, SafetyState(sent, state.good_ticks + 1, 0, False))
+    state = state._replace(last=sent, good_ticks=state.good_ticks + 1, bad_ticks=0, damped=False)
+    return SafetyVerdict(sent, Mode.ACTIVE, reason, state)
 
 
 def _is_choice(limits: SafetyLimits, action: np.ndarray) -> bool:
@@ -255,9 +283,8 @@ def _hold(limits: SafetyLimits, state: SafetyState, reason: Reason) -> SafetyVer
     sent = state.last if limits.hold == "last" else limits.neutral
     if damped:
         reason |= Reason.DAMPED
-    return SafetyVerdict(
-        sent, Mode.DAMP if damped else Mode.HOLD, reason, SafetyState(sent, state.good_ticks, bad, damped)
-    )
+    mode = Mode.DAMP if damped else Mode.HOLD
+    return SafetyVerdict(sent, mode, reason, state._replace(last=sent, bad_ticks=bad, damped=damped))
 
 
 @dataclass(frozen=True)
@@ -307,6 +334,8 @@ class SafetyChain:
             doubt = self._watch.look(obs, age_s, time.monotonic() if now_s is None else now_s, self.state.last)
             self.frozen = doubt.frozen
             reason = Reason.OBS_TIME if doubt.clock else Reason.OBS_FROZEN if doubt.frozen else NONE
+        if reason == NONE:
+            self.state = at_measured(self.limits, self.state, obs)
         return reason
 
     def decide(self, observed: Reason, action: np.ndarray | None, recovery: np.ndarray | None = None) -> SafetyVerdict:

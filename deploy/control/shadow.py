@@ -15,6 +15,7 @@ from robotrl.deploy.buffers import InferenceError
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, wire
 from robotrl.deploy.control.log import Tick
+from robotrl.deploy.control.safety import Mode
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError, NumericsError
 
@@ -80,17 +81,27 @@ class Shadow:
         self._differences: list[np.ndarray] = []
         self._refused = 0
         self._outside = 0
+        self._tick = -1
 
     def reset(self) -> None:
         """Start an episode."""
         self._controller.reset()
+        self._tick = -1
 
     def act(self, tick: Tick) -> np.ndarray | None:
         """The shadow's action for a tick, in the order of the bundle that controls; None if it gives none.
 
+        Its chunk is placed by the number of the tick. At a bad tick it gives none and drops its chunk, as the control.
+
         Args:
-            tick: a tick of the control.
+            tick: a tick of the control, later than that of the last call.
         """
+        passed, self._tick = tick.tick - self._tick, tick.tick
+        if tick.mode != Mode.ACTIVE:
+            self._controller.skip(passed)
+            self._controller.drop()
+            return None
+        self._controller.skip(passed - 1)
         if len(tick.observation) != self._wiring.observation_size:
             self._refused += 1
             return None
@@ -101,7 +112,7 @@ class Shadow:
             action = self._controller.step(obs)
         except (ConfigError, NumericsError, InferenceError):
             self._refused += 1
-            self._controller.reset()
+            self._controller.drop()
             return None
         limits = self._wiring.limits
         self._outside += bool(((action < limits.low) | (action > limits.high)).any())

@@ -26,7 +26,7 @@ from robotrl.deploy.inference.link import InferenceLink
 from robotrl.deploy.native.chain import servo_run
 from robotrl.deploy.native.settings import servo_block
 from robotrl.deploy.robots.channel import Message
-from robotrl.deploy.robots.driver import RobotSim, TimedObservation
+from robotrl.deploy.robots.driver import RobotSim, TimedObservation, episode_state
 from robotrl.deploy.robots.link import Link, RobotCommand, Status, message
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.loop import ServoLoop
@@ -314,7 +314,7 @@ class _SteppedRobot:
                 tick=self.steps,
                 episode=self.episode,
                 state_id=self.state_id,
-                mode=int(self.robot.success()),
+                mode=int(episode_state(self.robot)),
                 echo=self.taken,
                 values=np.concatenate([np.zeros(0, np.float32), *numbers]).astype(np.float32),
                 stamp_ns=stamp_ns,

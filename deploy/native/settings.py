@@ -75,6 +75,20 @@ class BlockWriter:
         self.wholes(limits.hold == "last", limits.chooses, limits.bad_ticks_to_damp, limits.ramp_ticks)
         self.numbers(limits.max_observation_age_s)
 
+    def measured(self, limits: SafetyLimits, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Where each position target is measured, in the numbers of all observations.
+
+        Args:
+            limits: the safety limits.
+            shapes: shape of each observation of numbers, in order.
+        """
+        ends = np.cumsum([math.prod(shape) for shape in shapes.values()], dtype=np.int64)
+        starts = dict(zip(shapes, [0, *ends.tolist()], strict=False))
+        known = [one for one in limits.measured or () if one.key in shapes]
+        self.wholes(limits.measured is not None)
+        self.places(np.asarray([starts[one.key] + one.element for one in known], np.int64))
+        self.floats([one.factor for one in known])
+
     def plausible(self, limits: SafetyLimits, key: str, shape: tuple[int, ...]) -> None:
         """Plausible range of each element of an observation; empty for none."""
         for side in limits.plausible.get(key, (None, None)):
@@ -166,6 +180,7 @@ def servo_block(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotIn
     out.floats(np.asarray(rows, np.float32))
     out.watched(limits, list(ports), list(wiring.cameras))
     out.limits(limits)
+    out.measured(limits, {key: port.measured_shape for key, port in ports.items()})
     out.reflex(guard_of(manifest, unpacked(cfg.risk)), wiring.observations)
     names = [str(reason.name).lower() for reason in Reason]
     out.wholes(len(names))
@@ -218,6 +233,7 @@ def chain_block(limits: SafetyLimits, shapes: Mapping[str, tuple[int, ...]], cam
     """
     out = BlockWriter()
     out.limits(limits)
+    out.measured(limits, shapes)
     out.wholes(len(shapes))
     for key, shape in shapes.items():
         out.wholes(math.prod(shape))

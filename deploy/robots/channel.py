@@ -34,7 +34,7 @@ class Message(NamedTuple):
     kind: int
     """A `RobotCommand` from the controller, a `Status` from the robot."""
     mode: int
-    """A `safety.Mode` from the controller; from the robot, 1 when the task is done."""
+    """A `safety.Mode` from the controller; from the robot, a `link.EpisodeState`."""
     reason: int
     """A `safety.Reason` from the controller; from the robot, number of inner steps that it caught up."""
     echo: int

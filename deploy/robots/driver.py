@@ -19,7 +19,7 @@ import numpy as np
 from robotrl.deploy.control.realtime import sleep_until, steady
 from robotrl.deploy.control.safety import Mode
 from robotrl.deploy.robots.channel import Channel, Message
-from robotrl.deploy.robots.link import Link, RobotCommand, Status, message, now_ns
+from robotrl.deploy.robots.link import EpisodeState, Link, RobotCommand, Status, message, now_ns
 from robotrl.errors import ConfigError, RobotrlError
 from robotrl.spec import Spec
 
@@ -88,6 +88,22 @@ class IsSimulated(Protocol):
     """A robot in a simulation alone: it stands nowhere before its first reset, and a reset moves nothing real."""
 
     simulated: Literal[True]
+
+
+@runtime_checkable
+class EndsEpisodes(Protocol):
+    """A robot whose episodes may end without success, such as those of a simulation that ends them at a failure."""
+
+    def over(self) -> bool:
+        """True once the episode has ended, until the next reset."""
+        ...
+
+
+def episode_state(robot: RobotSim) -> EpisodeState:
+    """State of a robot's episode."""
+    if robot.success():
+        return EpisodeState.SOLVED
+    return EpisodeState.OVER if isinstance(robot, EndsEpisodes) and robot.over() else EpisodeState.RUNNING
 
 
 def drive(link: Link, robot: RobotSim) -> int:
@@ -258,14 +274,14 @@ class _Driver:
 
     def publish(self, status: Status, values: np.ndarray, stamp_ns: int | None = None) -> None:
         """Publish an observation that was measured at `stamp_ns`, or now."""
-        done = int(self.robot.success()) if status == Status.READY else 0
+        state = episode_state(self.robot) if status == Status.READY else EpisodeState.RUNNING
         self.link.observations.write(
             message(
                 status,
                 tick=self.steps,
                 episode=self.episode,
                 state_id=self.state_id,
-                mode=done,
+                mode=int(state),
                 reason=self.made_up,
                 echo=self.taken,
                 lost_ns=self.lost_ns,

@@ -51,6 +51,16 @@ class Status(IntEnum):
     """The process ends as commanded."""
 
 
+class EpisodeState(IntEnum):
+    """State of an episode, the `mode` of an observation."""
+
+    RUNNING = 0
+    SOLVED = 1
+    """The task is done."""
+    OVER = 2
+    """It ended without success; the robot stays as it is until the next reset."""
+
+
 _OFFSETS = {"controller": BLOCK_HEADER_BYTES, "robot": BLOCK_HEADER_BYTES + _INTRODUCTION_BYTES}
 COMMAND_AT = BLOCK_HEADER_BYTES + 2 * _INTRODUCTION_BYTES
 OBSERVATION_AT = COMMAND_AT + channel_bytes(MAX_ACTION)

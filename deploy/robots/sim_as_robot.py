@@ -103,6 +103,10 @@ class SimAsRobot:
         """Copy of the observation, without the env axis."""
         return {key: value.copy() for key, value in self._obs.items()}
 
+    def over(self) -> bool:
+        """True once the sim has ended the episode."""
+        return self._over
+
     def success(self) -> bool:
         """True if the last step was a success; it stays so once the episode is over."""
         return self._success

@@ -275,7 +275,7 @@ class ServoLoop:
                 self.misses += tick - self._tick - 1
             if tick > self._tick:
                 if self._ended(tick):
-                    return self.observer.done
+                    return self.observer.solved
                 self._control(tick, woke)
                 if self._open is not None:
                     self._between(self.steps - 1)

@@ -9,7 +9,7 @@ import numpy as np
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.deploy.robots.channel import Message
-from robotrl.deploy.robots.link import Link
+from robotrl.deploy.robots.link import EpisodeState, Link
 from robotrl.deploy.servo.clock import MONOTONIC, Clock
 
 NO_OBSERVATION = -1
@@ -67,8 +67,13 @@ class Observer:
 
     @property
     def done(self) -> bool:
+        """The robot reported the end of the episode."""
+        return self.last is not None and self.last.mode != EpisodeState.RUNNING
+
+    @property
+    def solved(self) -> bool:
         """The robot reported success."""
-        return self.last is not None and bool(self.last.mode)
+        return self.last is not None and self.last.mode == EpisodeState.SOLVED
 
     @property
     def torn(self) -> int:

@@ -24,11 +24,11 @@ from robotrl.deploy.analysis.summary import (
     seams,
     step_sizes,
     summarize,
-    unit_factor,
 )
 from robotrl.deploy.analysis.ticks import ControlTicks, read_ticks
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.describe import SafetyOptions
+from robotrl.deploy.bundle.measured import unit_factor
 from robotrl.deploy.control.replay import largest_difference, replay, replayed_ticks
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tests.kits.deploy_kit as kit
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle.bundle import open_bundle
+from robotrl.deploy.bundle.measured import MeasuredAs, measured_as
 from robotrl.deploy.control.safety import (
     BAD,
     NONE,
@@ -28,6 +29,7 @@ from robotrl.deploy.control.safety import (
     limits_of,
     start,
 )
+from robotrl.deploy.native.chain import NativeChain
 from robotrl.errors import DataError
 
 NAN, INF = float("nan"), float("inf")
@@ -249,3 +251,71 @@ def test_whatever_comes_what_is_sent_is_finite_and_within_the_limits(
         assert np.isfinite(verdict.action).all()
         assert (verdict.action >= enforced.low).all()
         assert (verdict.action <= enforced.high).all()
+
+
+MEASURED = (MeasuredAs("state", 0, "a_pos", 1.0, "rad"), MeasuredAs("state", 1, "b_offset", 0.25, "rad"))
+
+
+def placed(**changes: object) -> SafetyLimits:
+    """Limits of a robot of positions: each target is measured, the second one in units of 0.25 rad."""
+    return limits(hold="last", measured=MEASURED, **changes)
+
+
+def test_a_robot_of_positions_starts_where_it_stands() -> None:
+    """At 0.9 with small steps, "stay" is no motion; from the middle of the range it would be one of 0.9."""
+    chain = SafetyChain(placed(max_step=f32(0.05, 0.05)))
+    for a, b in ((0.9, 0.5), (-0.4, -0.125)):  # the second episode begins elsewhere
+        chain.reset()
+        assert chain.check(obs(a, b), 0.0, 0.0) == NONE
+        stay = chain.decide(NONE, f32(a, b / 0.25))
+        assert (stay.action.tolist(), stay.reason) == (f32(a, b / 0.25).tolist(), NONE)
+        away = chain.decide(NONE, f32(a + 1, b / 0.25))
+        assert away.reason & Reason.RATE_LIMITED and away.action[0] == pytest.approx(min(a + 0.05, 1.0))
+
+
+def test_blend_in_begins_where_a_robot_of_positions_stands() -> None:
+    chain = SafetyChain(placed(ramp_ticks=3))
+    chain.check(obs(0.2, 0.0), 0.0, 0.0)
+    sent = [float(chain.decide(NONE, f32(1.0, 0.0)).action[0]) for _ in range(4)]
+    assert sent == pytest.approx([0.4, 0.6, 0.8, 1.0])
+
+
+def test_a_robot_of_positions_is_held_where_it_stands_before_its_first_action() -> None:
+    chain = SafetyChain(placed())
+    chain.check(obs(0.7, 0.25), 0.0, 0.0)
+    assert chain.decide(NONE, None).action.tolist() == f32(0.7, 1.0).tolist()
+
+
+def test_without_a_measured_position_limits_start_from_the_first_action() -> None:
+    chain = SafetyChain(limits(hold="last", measured=(), max_step=f32(0.05, 0.05), ramp_ticks=2))
+    chain.check(obs(0.9, 0.5), 0.0, 0.0)
+    assert chain.decide(NONE, f32(0.9, 0.5)).action.tolist() == f32(0.9, 0.5).tolist()
+    assert chain.decide(NONE, f32(0.0, 0.5)).action[0] == pytest.approx(0.85)
+    chain.reset()
+    assert chain.decide(NONE, f32(-0.9, 0.5)).action.tolist() == f32(-0.9, 0.5).tolist()
+
+
+def test_the_native_chain_starts_from_the_same_place() -> None:
+    rng = np.random.default_rng(0)
+    for known in (MEASURED, (), None):
+        made = limits(hold="last", measured=known, max_step=f32(0.1, 0.3), ramp_ticks=2)
+        ours, theirs = SafetyChain(made), NativeChain(made, {"state": (2,)})
+        for _ in range(20):
+            ours.reset()
+            theirs.reset()
+            for tick in range(4):
+                seen = {"state": rng.uniform(-1.5, 1.5, 2).astype(np.float32)}
+                if tick == 0 and rng.random() < 0.3:
+                    seen["state"][0] = NAN
+                wanted = rng.uniform(-2, 2, 2).astype(np.float32)
+                found = ours.check(seen, 0.0, 0.02 * tick)
+                assert theirs.check(seen, 0.0, 0.02 * tick) == found
+                verdict = ours.decide(found, wanted)
+                action, mode, reason = theirs.decide(found, wanted)
+                assert (action.tobytes(), mode, reason) == (verdict.action.tobytes(), verdict.mode, verdict.reason)
+
+
+def test_a_measured_position_has_the_name_and_the_unit() -> None:
+    ports = {"state": (("hip_pos", "hip_offset"), ("rad", "rad"))}
+    assert measured_as("hip_target", "rad", ports) == MeasuredAs("state", 0, "hip_pos", 1.0, "rad")
+    assert measured_as("knee_target", "rad", ports) is None and measured_as("hip_target", "m", ports) is None

@@ -18,12 +18,27 @@ bool implausible(const PlausibleRange& range, const float* values, int64_t count
 }
 
 SafetyChain::SafetyChain(const SafetyLimits& limits)
-    : limits_(limits), last_(limits.neutral), wanted_(limits.neutral.size()), near_(limits.neutral.size()) {}
+    : limits_(limits),
+      last_(limits.neutral),
+      origin_(limits.neutral),
+      wanted_(limits.neutral.size()),
+      near_(limits.neutral.size()),
+      placed_(limits.from_neutral) {}
 
 void SafetyChain::reset() {
-    last_ = limits_.neutral;
+    last_ = origin_ = limits_.neutral;
+    placed_ = limits_.from_neutral;
     good_ticks_ = bad_ticks_ = 0;
     damped_ = false;
+}
+
+void SafetyChain::place(const float* numbers) {
+    if (placed_ || limits_.measured_at.empty()) return;
+    for (size_t i = 0; i < last_.size(); ++i) {
+        const float found = numbers[limits_.measured_at[i]] / limits_.measured_factor[i];
+        last_[i] = origin_[i] = smaller_of(larger_of(found, limits_.low[i]), limits_.high[i]);
+    }
+    placed_ = true;
 }
 
 bool SafetyChain::is_choice(const float* action) const {
@@ -58,10 +73,14 @@ int64_t SafetyChain::limit(const float* action) {
         clamped |= wanted_[i] != action[i];
     }
     if (clamped) reason |= CLAMPED;
+    if (!placed_) {
+        last_ = origin_ = wanted_;
+        placed_ = true;
+    }
     if (good_ticks_ < limits_.ramp_ticks) {
         const float part = float(double(good_ticks_ + 1) / double(limits_.ramp_ticks + 1));
         for (size_t i = 0; i < width; ++i) {
-            const float blended = limits_.neutral[i] + part * (wanted_[i] - limits_.neutral[i]);
+            const float blended = origin_[i] + part * (wanted_[i] - origin_[i]);
             // again, against rounding errors of the blend
             wanted_[i] = smaller_of(larger_of(blended, limits_.low[i]), limits_.high[i]);
         }

@@ -39,6 +39,12 @@ struct SafetyLimits {
     bool chooses = false;
     int64_t bad_ticks_to_damp = 1, ramp_ticks = 0;
     double max_observation_age_s = 0.0;
+    // Blend-in and rate limit start from the neutral action; else from where the robot stands: where each action element
+    // is measured, in the numbers of all observations, and the number of its units in one of the action's. Empty: they
+    // start from the first action.
+    bool from_neutral = true;
+    std::vector<int64_t> measured_at;
+    std::vector<float> measured_factor;
 };
 
 // Plausible range of an observation; empty for no limit.
@@ -65,6 +71,8 @@ class SafetyChain {
     explicit SafetyChain(const SafetyLimits& limits);
     // Starts an episode: releases a latched DAMP. The counters continue.
     void reset();
+    // Starts from where the robot stands, as good observations tell, unless that is known.
+    void place(const float* numbers);
     // One tick: `action` of `count` floats, or null; `recovery` is the reflex's action, which takes the place of a good
     // one, or null. The action to send is `sent` afterwards.
     Verdict decide(int64_t observed, const float* action, int64_t count, const float* recovery);
@@ -88,7 +96,8 @@ class SafetyChain {
     int64_t limit(const float* action);
 
     const SafetyLimits limits_;
-    std::vector<float> last_, wanted_, near_;
+    std::vector<float> last_, origin_, wanted_, near_;
+    bool placed_;
     int64_t good_ticks_ = 0, bad_ticks_ = 0;
     bool damped_ = false;
     int64_t ticks_ = 0, modes_[3] = {}, reasons_[REASONS] = {};

@@ -191,7 +191,7 @@ bool Servo::steps() {
         const int64_t tick = step / settings_.steps;
         if (tick > tick_ && !is_open_) misses_ += tick - tick_ - 1;
         if (tick > tick_) {
-            if (ended(tick)) return observer_.done();
+            if (ended(tick)) return observer_.solved();
             control(tick, woke);
             if (is_open_) between(settings_.steps - 1);
         } else {
@@ -272,6 +272,7 @@ void Servo::control(int64_t tick, int64_t woke) {
     const int64_t now = opened.stamp_ns + opened.age_ns;
     int64_t observed = check_.check(numbers_.data(), opened.frames, double(opened.age_ns) * 1e-9,
                                     double(now - start_) * 1e-9, chain_.sent());
+    if (observed == NONE) chain_.place(numbers_.data());
     if (observed == NONE && words_misfit()) {
         asker_.refused.clear();
         asker_.misfit = true;

@@ -49,7 +49,9 @@ class Observer {
     void open_tick(OpenTick& into, int64_t tick, int64_t woke, int64_t episode);
     // The newest message, whatever its episode.
     bool newest(Message& into) { return observations_.read(into); }
+    // The robot reported the end of the episode (link.EpisodeState), and its success.
     bool done() const { return known_ && last_.mode != 0; }
+    bool solved() const { return known_ && last_.mode == 1; }
     const Message* last() const { return known_ ? &last_ : nullptr; }
     int64_t torn() const { return observations_.torn(); }
 

@@ -19,6 +19,12 @@ SafetyLimits read_limits(BlockReader& block) {
     if (limits.high.size() != width || limits.neutral.size() != width ||
         (!limits.max_step.empty() && limits.max_step.size() != width))
         throw std::runtime_error("the settings' limits have several lengths");
+    limits.from_neutral = block.whole() == 0;
+    limits.measured_at = block.wholes();
+    limits.measured_factor = block.floats();
+    if (limits.measured_at.size() != limits.measured_factor.size() ||
+        (!limits.measured_at.empty() && limits.measured_at.size() != width))
+        throw std::runtime_error("the settings' measured positions have several lengths");
     return limits;
 }
 
@@ -97,6 +103,10 @@ void Settings::check() const {
             (!port.start_low.empty() && int64_t(port.start_low.size()) != port.row))
             refuse("a start envelope of another length");
     }
+    int64_t numbers = 0;
+    for (const NumberPort& port : ports) numbers += int64_t(port.places.size());
+    for (int64_t at : limits.measured_at)
+        if (at < 0 || at >= numbers) refuse("a measured position beyond the last number");
     const size_t planned = most_planned < 0 ? 0 : size_t(most_planned);
     if (guided && overlap.size() != (planned + 1) * (planned + 1) * planned) refuse("weights of another length");
     for (const WatchedInput& input : watched)

@@ -111,3 +111,26 @@ def test_what_the_chain_refuses_is_not_remembered(manifest: Manifest) -> None:
     )
     assert any(Reason(r.numbers[12]) & Reason.OBS_IMPLAUSIBLE for r in found.records if r.numbers[0] == RecordKind.TICK)
     assert found.requests and max(float(np.abs(r.values).max()) for r in found.requests) < 100
+
+
+class Falling(Cart):
+    """A cart whose episode ends without success after a while, and whose readings then stand still."""
+
+    def over(self) -> bool:
+        return self.steps >= 200
+
+    def advance(self, inner_steps: int) -> None:
+        if not self.over():
+            super().advance(inner_steps)
+
+    def success(self) -> bool:
+        return False
+
+
+def test_an_episode_that_fails_is_over_and_the_next_one_begins(manifest: Manifest) -> None:
+    patient = sealed(replace(manifest, timing=replace(manifest.timing, max_observation_age_s=0.2)))
+    cfg = LockstepCfg(limit_s=2.0, accept_start=True)
+    found = both(patient, lambda: Falling(0), lambda: scripted(patient, 0, 0.0, 0.0), cfg)
+    assert found.successes == [False, False] and found.summary["fault"] == {}
+    ticks = [r.numbers[2] for r in found.records if r.numbers[0] == RecordKind.TICK]
+    assert max(ticks) < 30, "200 steps of 2 ms are 20 ticks of 20 ms"
