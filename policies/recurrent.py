@@ -13,7 +13,7 @@ from robotrl.errors import check_at_least
 from robotrl.fn.random.noise import Noise
 from robotrl.policies.base import Deployed, EncoderPolicy
 from robotrl.policies.beta import BetaCfg
-from robotrl.policies.categorical import CategoricalCfg
+from robotrl.policies.categorical import CategoricalCfg, CategoricalPolicy
 from robotrl.policies.closed_form import ClosedFormPolicy
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.networks.encoder import ImageNorm, Pool
@@ -217,6 +217,11 @@ class RecurrentCategoricalPolicy(RecurrentPolicy):
     kind: ClassVar[str] = "recurrent-categorical"
     Cfg: ClassVar[type] = RecurrentCategoricalCfg
     acts: ClassVar[Literal["numbers", "choices"]] = "choices"
+    head: CategoricalPolicy
+
+    def lead_from(self, obs: dict[str, Tensor], memory: Tensor) -> Tensor:
+        """(B,) margins between the first and the second choice; see `CategoricalPolicy.lead_of`."""
+        return self.head.lead_of(self.advance(obs, memory).ctx)
 
 
 def _unbounded(width: int) -> Spec:

@@ -79,6 +79,8 @@ class Supervisor:
         self.over_budget = 0
         self.episodes: list[EpisodeReport] = []
         self._ticks, self._lost = 0, 0
+        self._failed = -1
+        """The last decision that was not computed."""
         self._last: Tick | None = None
         self._where = "before the first episode"
 
@@ -101,6 +103,7 @@ class Supervisor:
                 if kind == RecordKind.TICK:
                     self._take(record, state_id)
                 elif kind == RecordKind.END:
+                    self._note_failed(serial)
                     report = EpisodeReport(state_id, bool(record.numbers[3]), self._ticks, self._ticks * self.period_s)
                     self.episodes.append(report)
                     self.writer.write(
@@ -109,6 +112,7 @@ class Supervisor:
                     return report
                 else:
                     raise RobotFault(self._fault())
+            self._note_failed(serial)
             self.robot.check(self._where)
             self.servo.beat()
             if ended:
@@ -182,6 +186,13 @@ class Supervisor:
             action = self.shadow.act(tick)
             line["shadow"] = None if action is None else numbers(action)
         self.writer.write([line])
+
+    def _note_failed(self, episode: int) -> None:
+        """Log the decisions that were not computed since the last call."""
+        for decision in self.inference.link.failed:
+            if decision > self._failed:
+                self._failed = decision
+                self.writer.write([{"kind": "inference_failed", "episode": episode, "decision": decision}])
 
     def _frame_lines(self, tick: Tick) -> dict[str, dict[str, int | None]]:
         """Log entries of a tick's frames; the pixels that an inference was asked for with are kept."""
