@@ -477,7 +477,8 @@ def _torch_obs(policy: HasDeploy, ticks: GoldenTicks) -> dict[str, Tensor]:
 def _decided(policy: HasDeploy, ticks: GoldenTicks) -> np.ndarray:
     """(n,) bool: ticks whose choices do not depend on rounding errors; always True for continuous actions."""
     if isinstance(policy, HasLeadFrom):
-        return (policy.lead_from(_torch_obs(policy, ticks), torch.from_numpy(ticks.states[MEMORY])) > LEAST_LEAD).numpy()
+        memory = torch.from_numpy(ticks.states[MEMORY])
+        return (policy.lead_from(_torch_obs(policy, ticks), memory) > LEAST_LEAD).numpy()
     if not isinstance(policy, HasLead):
         return np.ones(len(ticks.actions), bool)
     return (policy.lead(_torch_obs(policy, ticks)) > LEAST_LEAD).numpy()

@@ -74,8 +74,8 @@ class Controller:
         self.manifest = manifest = bundle.manifest
         if manifest.sampler.noise_policy == "steer":
             raise DataError(
-                "this bundle needs a steering graph, which this version of the runtime does not execute: install a newer"
-                " robotrl"
+                "this bundle needs a steering graph, which this version of the runtime does not execute: install a"
+                " newer robotrl"
             )
         with bounded_memory():
             self.session = _built(bundle) if session is None else session

@@ -18,8 +18,8 @@ from robotrl.deploy.control.safety import NONE, OUTSIDE, Reason, SafetyChain, Sa
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.runtime import Controller
-from robotrl.deploy.state import State
 from robotrl.deploy.servo.reflex import RiskGuard, guard_of
+from robotrl.deploy.state import State
 from robotrl.errors import DataError
 
 _KEPT = 3

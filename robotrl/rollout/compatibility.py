@@ -76,8 +76,8 @@ def check_memory(algo: LearnerCfg, policy: Any) -> None:
     if algo.recurrent or not isinstance(policy, HasMemory | BuildsMemory):
         return
     raise CapabilityError(
-        f"{type(algo).__name__.removesuffix('Cfg')} lacks recurrent, and {type(policy).__name__} has a memory: expected"
-        " algo ppo, or a policy without memory on a sim with the option history"
+        f"{type(algo).__name__.removesuffix('Cfg')} lacks recurrent: it cannot train {type(policy).__name__}, which has"
+        " a memory; expected algo 'ppo', or a policy without memory on a sim with the option history"
     )
 
 

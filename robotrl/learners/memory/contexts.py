@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from robotrl.engine.minibatches import part
