@@ -261,15 +261,15 @@ class _Chunks:
             DataError: no tick of the log says which observation it was asked for with.
         """
         if decision not in self._chunks:
-            if decision not in self._asked:
-                raise DataError(f"the log lacks the tick that asked for decision {decision}: its start is missing")
-            record = self._asked[decision]
-            forgotten = self._forgotten.get(self._episode, record["tick"] + 1)
-            if record["tick"] >= forgotten:
+            record = self._asked.get(decision)
+            forgotten = self._forgotten.get(self._episode)
+            if forgotten is not None and (record is None or record["tick"] >= forgotten):
                 raise DataError(
                     f"the log lacks observations before tick {forgotten} of episode {self._episode}, which the policy's"
                     f" state holds: its ticks are replayed up to there, and decision {decision} is not"
                 )
+            if record is None:
+                raise DataError(f"the log lacks the tick that asked for decision {decision}: its start is missing")
             if self._steps > 1 and record["tick"] < self._whole_from:
                 raise DataError(
                     f"the log lacks ticks before tick {record['tick']}, whose observations decision {decision} saw"
