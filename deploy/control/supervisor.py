@@ -103,7 +103,6 @@ class Supervisor:
                 if kind == RecordKind.TICK:
                     self._take(record, state_id)
                 elif kind == RecordKind.END:
-                    self._note_failed(serial)
                     report = EpisodeReport(state_id, bool(record.numbers[3]), self._ticks, self._ticks * self.period_s)
                     self.episodes.append(report)
                     self.writer.write(
@@ -112,7 +111,6 @@ class Supervisor:
                     return report
                 else:
                     raise RobotFault(self._fault())
-            self._note_failed(serial)
             self.robot.check(self._where)
             self.servo.beat()
             if ended:
@@ -174,6 +172,7 @@ class Supervisor:
             self._lost = lost
         self._where = f"in episode {episode} (start {state_id}) at tick {tick.tick}"
         self._account(tick)
+        self._note_failed(episode)
         self.servo_lateness_us.extend(lateness_us.tolist())
         line = tick_record(episode, tick, self.wiring.observations)
         if self._cameras:
@@ -188,7 +187,7 @@ class Supervisor:
         self.writer.write([line])
 
     def _note_failed(self, episode: int) -> None:
-        """Log the decisions that were not computed since the last call."""
+        """Log the decisions that were not computed since the last tick; they are told before it."""
         for decision in self.inference.link.failed:
             if decision > self._failed:
                 self._failed = decision
