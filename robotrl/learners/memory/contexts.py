@@ -26,7 +26,7 @@ from robotrl.spec import Arrays, HasMemory
 MEMORY, NEXT_MEMORY = "policy/memory", "policy/next_memory"
 """Keys of the memory before and after a decision."""
 JOINED = "joined"
-"""Row of an update: see `Segments.joined`."""
+"""Row of an update: see `CutSegments.joined`."""
 
 
 class Encoded(NamedTuple):

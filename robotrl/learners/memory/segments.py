@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Segments(NamedTuple):
+class CutSegments(NamedTuple):
     """S segments of L consecutive decisions."""
 
     rows: Tensor
@@ -20,7 +20,7 @@ class Segments(NamedTuple):
     memory that was stored with them: the first one of a segment, of an env, and of an episode."""
 
 
-def cut_segments(valid: Tensor, ended: Tensor, length: int) -> Segments:
+def cut_segments(valid: Tensor, ended: Tensor, length: int) -> CutSegments:
     """Cut the valid decisions of a rollout into segments.
 
     The decisions of all envs are laid end to end, env after env, and cut after every L of them; decisions from the
@@ -39,4 +39,4 @@ def cut_segments(valid: Tensor, ended: Tensor, length: int) -> Segments:
     place = torch.arange(count * length, device=valid.device) % len(by_env)
     joined = follows_by_env[place].view(count, length)
     joined[:, 0] = False
-    return Segments(by_env[place].view(count, length), joined)
+    return CutSegments(by_env[place].view(count, length), joined)
