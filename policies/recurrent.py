@@ -217,10 +217,10 @@ class RecurrentCategoricalPolicy(RecurrentPolicy):
     kind: ClassVar[str] = "recurrent-categorical"
     Cfg: ClassVar[type] = RecurrentCategoricalCfg
     acts: ClassVar[Literal["numbers", "choices"]] = "choices"
-    head: CategoricalPolicy
 
     def lead_from(self, obs: dict[str, Tensor], memory: Tensor) -> Tensor:
         """(B,) margins between the first and the second choice; see `CategoricalPolicy.lead_of`."""
+        assert isinstance(self.head, CategoricalPolicy)
         return self.head.lead_of(self.advance(obs, memory).ctx)
 
 

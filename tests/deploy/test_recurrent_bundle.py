@@ -248,13 +248,15 @@ def test_on_a_robot_the_state_is_carried_and_replayed_bit_for_bit(
     serials = sorted({record["episode"] for record in records if record["kind"] == "tick"})
     alone = list(replayed_ticks(log, bundle, episode=serials[1]))
     assert len(alone) > 10 and max(tick.policy_error for tick in alone) == 0.0
-    # a decision that the log says failed is not in the state: here it was, so what follows differs
-    first = next(r for r in records if r.get("asked", -1) == 2)
-    line = {"kind": "inference_failed", "episode": first["episode"], "decision": 1}
-    marked = tmp_path / "marked.jsonl"
-    marked.write_text(log.read_text() + json.dumps(line) + "\n")
-    errors = {tick.record["tick"]: tick.policy_error for tick in replayed_ticks(marked, bundle, serials[0])}
-    assert max(error for number, error in errors.items() if number >= first["tick"]) > 1e-4
+    # a decision whose chunk was never executed is in the state; one that the log says failed is not
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    unused = [line | ({"policy": None} if line.get("decision") == 1 else {}) for line in lines]
+    failed = {"kind": "inference_failed", "episode": serials[0], "decision": 1}
+    for marks, differs in (([], False), ([failed], True)):
+        written = tmp_path / "marked.jsonl"
+        written.write_text("\n".join(json.dumps(line) for line in (*unused, *marks)) + "\n")
+        errors = [tick.policy_error for tick in replayed_ticks(written, bundle, serials[0])]
+        assert (max(errors) > 1e-4) == differs and (max(errors) > 0) == differs
     # torch computes the same of the log's own observations
     trained, memory, checked = policy(), None, 0
     asked = [r for r in records if r["kind"] == "tick" and r["episode"] == serials[0] and r["asked"] >= 0]
