@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from robotrl.engine.engine import UPDATES_PER_CALL, EngineMode
 from robotrl.engine.minibatches import part
 from robotrl.errors import out_of_range
 from robotrl.learners.memory.segments import cut_segments
@@ -40,6 +41,9 @@ class Encoded(NamedTuple):
 
 class Contexts(Protocol):
     """Computes contexts of a policy; see `contexts_of`."""
+
+    updates_per_call: int
+    """Updates that the engine compiles into one graph."""
 
     def decide(self, obs: Arrays, collector: Collector) -> tuple[Tensor, Arrays]:
         """Contexts (n, D) of the envs that are due, and values to record with their decisions."""
@@ -73,6 +77,10 @@ class Contexts(Protocol):
         """Largest number of rows of at most so many decisions."""
         ...
 
+    def engine_mode(self, asked: EngineMode) -> EngineMode:
+        """Mode of the engine, given the setting."""
+        ...
+
     def parts(self) -> dict[str, Part]:
         """Parts of a learner's state."""
         ...
@@ -84,6 +92,8 @@ class SingleContexts:
     Args:
         policy: the policy.
     """
+
+    updates_per_call = UPDATES_PER_CALL
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
@@ -115,6 +125,10 @@ class SingleContexts:
         del field
         return decisions
 
+    def engine_mode(self, asked: EngineMode) -> EngineMode:
+        """See `Contexts`."""
+        return asked
+
     def capacity(self, decisions: int) -> int:
         """See `Contexts`."""
         return decisions
@@ -132,6 +146,9 @@ class SegmentContexts:
         length: L, decisions in a segment.
         num_envs: N.
     """
+
+    # the loop over a segment is unrolled in the graph: more updates would take many times as long to compile
+    updates_per_call = 1
 
     def __init__(self, policy: HasMemory, length: int, num_envs: int) -> None:
         self._policy, self._length = policy, length
@@ -176,6 +193,10 @@ class SegmentContexts:
         if decisions % self._length:
             raise out_of_range(field, decisions, f"a multiple of algo.bptt_steps, {self._length}")
         return decisions // self._length
+
+    def engine_mode(self, asked: EngineMode) -> EngineMode:
+        """See `Contexts`; the loop over a segment takes minutes to compile, which "auto" does not foresee."""
+        return "eager" if asked == "auto" else asked
 
     def capacity(self, decisions: int) -> int:
         """See `Contexts`."""
