@@ -22,12 +22,20 @@ import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
-from robotrl.deploy.buffers import output_names
 from robotrl.deploy.bundle import manifest as schema
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.bundle import Bundle, GoldenTicks, open_bundle
 from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
-from robotrl.deploy.bundle.describe import GOLDEN_TOLERANCE, ExportPlan, HasDeploy, SafetyOptions, unknown_run
+from robotrl.deploy.bundle.describe import (
+    GOLDEN_TOLERANCE,
+    MEMORY,
+    NEXT_MEMORY,
+    DeploysFrom,
+    ExportPlan,
+    HasDeploy,
+    SafetyOptions,
+    unknown_run,
+)
 from robotrl.deploy.bundle.golden import golden_inputs
 from robotrl.deploy.bundle.install import installed
 from robotrl.deploy.bundle.onnx_scan import scan
@@ -36,7 +44,7 @@ from robotrl.deploy.bundle.signature import SIGNATURE_FILE, check_private_key, s
 from robotrl.deploy.export_reflex import HasRisk, exported
 from robotrl.deploy.export_stacks import flattened, newest, stacked, stacked_shape
 from robotrl.deploy.noise import CounterNoise
-from robotrl.deploy.session import GraphSession, check_golden, run_ticks
+from robotrl.deploy.session import GraphSession, TickOutputs, check_golden, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
 from robotrl.peft.lora import merged
 from robotrl.spec.actuation import Actuation
@@ -61,6 +69,15 @@ class HasLead(Protocol):
         ...
 
 
+@runtime_checkable
+class HasLeadFrom(Protocol):
+    """A recurrent policy with discrete actions."""
+
+    def lead_from(self, obs: dict[str, Tensor], memory: Tensor) -> Tensor:
+        """As `HasLead.lead`, from the memory (B, M) of the decision before."""
+        ...
+
+
 @dataclass(frozen=True)
 class ExportReport:
     """Report of an export.
@@ -69,7 +86,8 @@ class ExportReport:
         path: directory of the bundle.
         bundle_id: its identity.
         parity_max_abs: largest difference between torch and onnxruntime, in action units.
-        parity_max_rel: the same as a fraction of each action element's range.
+        parity_max_rel: the same as a fraction of each action element's range; of a recurrent policy also that of its
+            state.
         samples: recorded observations compared.
         golden_ticks: ticks recorded in the bundle.
         graph_nodes: nodes in the exported graph.
@@ -149,13 +167,10 @@ def export(
         plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded, actuation, risk)
         unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
         session = GraphSession(graph, unsealed)
-        parity = _parity(policy, session, unsealed, recorded, samples)
-        golden = _record_golden(policy, session, unsealed, recorded)
-        arrays = {f"obs/{key}": value for key, value in golden.observations.items()}
-        arrays |= {"actions": golden.actions, "raw_action": golden.normalized_action}
-        if golden.noise is not None:
-            arrays["noise"] = golden.noise
-        golden_bytes = safetensors.numpy.save(arrays)
+        states = _walk(policy, recorded)
+        parity = _parity(policy, session, unsealed, recorded, states, samples)
+        golden = _record_golden(policy, session, unsealed, recorded, states)
+        golden_bytes = safetensors.numpy.save(golden.to_arrays())
         manifest = schema.sealed(plan.manifest(graph, golden_bytes, parity, len(golden.actions)))
         draft.write(schema.GRAPH_FILE, graph)
         draft.write(schema.GOLDEN_FILE, golden_bytes)
@@ -187,8 +202,8 @@ def parity_of(policy: HasDeploy, bundle: Bundle, observations: Mapping[str, Any]
     """
     count = len(next(iter(observations.values())))
     recorded = stacked(policy.observation_spec, _recorded(policy, observations, None, count))
-    session = GraphSession(bundle.graph, bundle.manifest)
-    return _difference(_frozen_copy(policy), session, bundle.manifest, recorded, count)
+    session, frozen = GraphSession(bundle.graph, bundle.manifest), _frozen_copy(policy)
+    return _difference(frozen, session, bundle.manifest, recorded, _walk(frozen, recorded), count)
 
 
 def _load(run_or_policy: Any) -> tuple[HasDeploy, Path | None]:
@@ -278,6 +293,35 @@ def _recorded(
     return out
 
 
+def _walk(policy: HasDeploy, recorded: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """State (n, ...) of a recurrent policy before each recorded observation, as in one episode; none for others."""
+    if not isinstance(policy, DeploysFrom):
+        return {}
+    arrays, found = _on_host(policy, recorded), list[Tensor]()
+    memory = torch.zeros(1, policy.memory_width)
+    with torch.inference_mode():
+        for row in range(len(next(iter(recorded.values())))):
+            found.append(memory)
+            one = {key: torch.from_numpy(array[row : row + 1]) for key, array in arrays.items()}
+            memory = policy.deploy_from(flattened(policy.observation_spec, one), memory).memory
+    return {MEMORY: torch.cat(found).numpy()}
+
+
+class _RecurrentGraph(nn.Module):
+    """A recurrent policy's `deploy_from` with positional tensors, for the ONNX exporter."""
+
+    def __init__(self, policy: HasDeploy) -> None:
+        super().__init__()
+        self.policy: Any = policy
+        self._keys = tuple(policy.observation_spec)
+
+    def forward(self, *arrays: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        *seen, memory = arrays
+        obs = flattened(self.policy.observation_spec, dict(zip(self._keys, seen, strict=True)))
+        out = self.policy.deploy_from(obs, memory)
+        return out.actions, out.normalized_action, out.memory
+
+
 class _Graph(nn.Module):
     """The policy's `deploy` with positional tensors, for the ONNX exporter."""
 
@@ -305,14 +349,21 @@ def _quiet() -> Generator[None, None, None]:
 
 
 def _to_onnx(policy: HasDeploy) -> bytes:
-    names = list(policy.observation_spec)
+    names, outputs = list(policy.observation_spec), ["actions", "raw_action"]
+    module: nn.Module = _Graph(policy)
     arrays = [torch.zeros(1, *stacked_shape(spec)) for spec in policy.observation_spec.values()]
     if policy.noise_shape is not None:
         names.append("noise")
         arrays.append(torch.zeros(1, *policy.noise_shape))
-    if len(set(names) | {"actions", "raw_action"}) != len(names) + 2:
-        raise ConfigError(f"observation keys {names}: 'noise', 'actions' and 'raw_action' are names of the graph's own")
-    return _exported(_Graph(policy), tuple(arrays), names, ["actions", "raw_action"])
+    if isinstance(policy, DeploysFrom):
+        module = _RecurrentGraph(policy)
+        names.append(MEMORY)
+        outputs.append(NEXT_MEMORY)
+        arrays.append(torch.zeros(1, policy.memory_width))
+    if len(set(names) | set(outputs)) != len(names) + len(outputs):
+        own = ", ".join(repr(name) for name in ("noise", MEMORY, *outputs))
+        raise ConfigError(f"observation keys {list(policy.observation_spec)}: {own} are names of the graph's own")
+    return _exported(module, tuple(arrays), names, outputs)
 
 
 def _exported(module: nn.Module, arrays: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> bytes:
@@ -347,9 +398,14 @@ def _forget_sources(model: Any) -> None:
 
 
 def _parity(
-    policy: HasDeploy, session: GraphSession, manifest: schema.Manifest, recorded: dict[str, np.ndarray], samples: int
+    policy: HasDeploy,
+    session: GraphSession,
+    manifest: schema.Manifest,
+    recorded: dict[str, np.ndarray],
+    states: dict[str, np.ndarray],
+    samples: int,
 ) -> schema.Parity:
-    parity = _difference(policy, session, manifest, recorded, samples)
+    parity = _difference(policy, session, manifest, recorded, states, samples)
     # Not `>`: a NaN must fail too.
     if not parity.max_rel <= PARITY_LIMIT:
         raise NumericsError(
@@ -360,38 +416,56 @@ def _parity(
 
 
 def _difference(
-    policy: HasDeploy, session: GraphSession, manifest: schema.Manifest, recorded: dict[str, np.ndarray], samples: int
+    policy: HasDeploy,
+    session: GraphSession,
+    manifest: schema.Manifest,
+    recorded: dict[str, np.ndarray],
+    states: dict[str, np.ndarray],
+    samples: int,
 ) -> schema.Parity:
     # Spread over the whole record, so that early and late parts of episodes are both compared.
     total = len(next(iter(recorded.values())))
     rows = np.linspace(0, total - 1, samples).round().astype(np.int64)
-    ticks = _inputs(policy, {key: array[rows] for key, array in recorded.items()}, manifest)
-    wanted, _ = _torch_ticks(policy, ticks)
-    found, _ = run_ticks(session, ticks, output_names(manifest))
+    before = {key: array[rows] for key, array in states.items()}
+    ticks = _inputs(policy, {key: array[rows] for key, array in recorded.items()}, before, manifest)
+    wanted, _, wanted_states = _torch_ticks(policy, ticks)
+    found, _, found_states = run_ticks(session, ticks, manifest)
     error = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
     error[~_decided(policy, ticks)] = 0.0
-    return schema.Parity(samples, float(error.max()), float((error / manifest.action_range).max()))
+    # a state's elements lie between -1 and 1
+    apart = [float(np.abs(array.astype(np.float64) - wanted_states[key]).max()) for key, array in found_states.items()]
+    return schema.Parity(samples, float(error.max()), max(float((error / manifest.action_range).max()), *apart, 0.0))
 
 
-def _inputs(policy: HasDeploy, observations: dict[str, np.ndarray], manifest: schema.Manifest) -> GoldenTicks:
-    """Ticks with the host transforms applied, the noise of seed 0, and empty outputs."""
+def _on_host(policy: HasDeploy, observations: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Inputs (n, ...) of the graph: observations with the host transforms applied."""
     host = [t for t in policy.transforms.inputs if t.where == "host"]
     tensors = {key: torch.from_numpy(np.ascontiguousarray(array)) for key, array in observations.items()}
-    arrays = {key: value.numpy() for key, value in torch_backend(host)(tensors).items()}
+    return {key: value.numpy() for key, value in torch_backend(host)(tensors).items()}
+
+
+def _inputs(
+    policy: HasDeploy, observations: dict[str, np.ndarray], states: dict[str, np.ndarray], manifest: schema.Manifest
+) -> GoldenTicks:
+    """Ticks with the host transforms applied, the noise of seed 0, and empty outputs."""
+    arrays = _on_host(policy, observations)
     count = len(next(iter(arrays.values())))
     noise = None
     if policy.noise_shape is not None:
         source = CounterNoise(policy.noise_shape, seed=0)
         noise = np.stack([source.draw(i) for i in range(count)])
     empty = np.zeros((count, manifest.timing.chunk_length, len(manifest.action.names)), np.float32)
-    return GoldenTicks(arrays, noise, empty, empty)
+    return GoldenTicks(arrays, noise, empty, empty, states)
 
 
-def _torch_ticks(policy: HasDeploy, ticks: GoldenTicks) -> tuple[np.ndarray, np.ndarray]:
+def _torch_ticks(policy: HasDeploy, ticks: GoldenTicks) -> TickOutputs:
     with torch.inference_mode():
         obs = _torch_obs(policy, ticks)
+        if isinstance(policy, DeploysFrom):
+            step = policy.deploy_from(obs, torch.from_numpy(ticks.states[MEMORY]))
+            return TickOutputs(step.actions.numpy(), step.normalized_action.numpy(), {MEMORY: step.memory.numpy()})
         out = policy.deploy(obs, None if ticks.noise is None else torch.from_numpy(ticks.noise))
-    return out.actions.numpy(), out.normalized_action.numpy()
+    return TickOutputs(out.actions.numpy(), out.normalized_action.numpy(), {})
 
 
 def _torch_obs(policy: HasDeploy, ticks: GoldenTicks) -> dict[str, Tensor]:
@@ -402,6 +476,9 @@ def _torch_obs(policy: HasDeploy, ticks: GoldenTicks) -> dict[str, Tensor]:
 
 def _decided(policy: HasDeploy, ticks: GoldenTicks) -> np.ndarray:
     """(n,) bool: ticks whose choices do not depend on rounding errors; always True for continuous actions."""
+    if isinstance(policy, HasLeadFrom):
+        memory = torch.from_numpy(ticks.states[MEMORY])
+        return (policy.lead_from(_torch_obs(policy, ticks), memory) > LEAST_LEAD).numpy()
     if not isinstance(policy, HasLead):
         return np.ones(len(ticks.actions), bool)
     return (policy.lead(_torch_obs(policy, ticks)) > LEAST_LEAD).numpy()
@@ -420,24 +497,30 @@ def _only_decided(policy: HasDeploy, ticks: GoldenTicks) -> GoldenTicks:
     known = np.flatnonzero(decided)
     rows = known[np.maximum(np.searchsorted(known, np.arange(len(decided)), side="right") - 1, 0)]
     observations = {key: array[rows] for key, array in ticks.observations.items()}
-    return replace(ticks, observations=observations, noise=None if ticks.noise is None else ticks.noise[rows])
+    states = {key: array[rows] for key, array in ticks.states.items()}
+    noise = None if ticks.noise is None else ticks.noise[rows]
+    return replace(ticks, observations=observations, noise=noise, states=states)
 
 
 def _record_golden(
-    policy: HasDeploy, session: GraphSession, manifest: schema.Manifest, recorded: dict[str, np.ndarray]
+    policy: HasDeploy,
+    session: GraphSession,
+    manifest: schema.Manifest,
+    recorded: dict[str, np.ndarray],
+    states: dict[str, np.ndarray],
 ) -> GoldenTicks:
-    inputs = _only_decided(policy, golden_inputs(manifest, recorded))
-    actions, raw = run_ticks(session, inputs, output_names(manifest))
+    inputs = _only_decided(policy, golden_inputs(manifest, recorded, states))
+    actions, raw, after = run_ticks(session, inputs, manifest)
     if not (np.isfinite(actions).all() and np.isfinite(raw).all()):
         tick = int(np.nonzero(~np.isfinite(actions).all(axis=(1, 2)) | ~np.isfinite(raw).all(axis=(1, 2)))[0][0])
         raise NumericsError(
             f"golden tick {tick}: the policy answers an observation inside its bounds with a number that is not finite"
         )
-    reference, _ = _torch_ticks(policy, inputs)
+    reference, _, _ = _torch_ticks(policy, inputs)
     error = float((np.abs(actions.astype(np.float64) - reference) / manifest.action_range).max())
     if not error <= GOLDEN_TOLERANCE:
         raise NumericsError(
             f"golden ticks: onnxruntime differs from torch by {error:.3g} of the action range: expected at most "
             f"{GOLDEN_TOLERANCE:g}; no bundle was written"
         )
-    return GoldenTicks(inputs.observations, inputs.noise, actions, raw)
+    return replace(inputs, actions=actions, normalized_action=raw, next_states=after)

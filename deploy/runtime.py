@@ -10,7 +10,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from robotrl.deploy.bundle.bundle import Bundle, open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.session import built, check_golden
+from robotrl.deploy.state import RecurrentState, State
 from robotrl.errors import ConfigError, DataError, NumericsError, nearest
 from robotrl.spec.checks import misfit
 
@@ -30,10 +31,20 @@ SLOWER = 10.0
 """The bundle is refused if its inferences take this many times as long as the first one, on average."""
 
 
+class Inferred(NamedTuple):
+    """Result of `Controller.infer_from`."""
+
+    chunk: np.ndarray
+    """(H, A) float32."""
+    state: State
+    """State to begin the next inference of the episode from; empty for a bundle without recurrent state."""
+
+
 class Controller:
     """Runs one bundle. Create it with `Controller.load`, or with `remote_controller` where a server infers.
 
     Every `execute` ticks it infers a chunk of actions and then returns them one by one; `reset` starts a new episode.
+    The state of a recurrent policy is carried from inference to inference, and begins anew with `reset` alone.
     Inference `d` (counted from 0, never restarted) uses the noise of (seed, d), so that a log can be replayed exactly.
 
     It returns the policy's actions, also where the bundle has a reflex, which the servo of `run_control` evaluates.
@@ -60,14 +71,17 @@ class Controller:
             raise ConfigError(f"seed is {seed!r}: expected 0 or more")
         self.bundle = bundle
         self.manifest = manifest = bundle.manifest
-        if manifest.sampler.noise_policy == "steer" or any(port.role == "state_in" for port in manifest.io.inputs):
+        if manifest.sampler.noise_policy == "steer":
             raise DataError(
-                "this bundle needs a steering graph or recurrent state, which this version of the runtime does not "
-                "execute: install a newer robotrl"
+                "this bundle needs a steering graph, which this version of the runtime does not execute: install a"
+                " newer robotrl"
             )
         with bounded_memory():
             self.session = built(bundle) if session is None else session
             self.golden_error = _proved(self.session, bundle)
+        self._state = RecurrentState(manifest, self.session)
+        # the golden ticks have left theirs
+        self._state.reset()
         self._names = {port.name: port.names for port in manifest.observations}
         self._host_in = host_transforms(manifest.transforms.inputs)
         self._flat = self.session.observation if self._host_in is None else self.session.observation.copy()
@@ -129,8 +143,9 @@ class Controller:
         return self.cursor >= self._execute
 
     def reset(self) -> None:
-        """Start a new episode: the rest of the chunk is dropped. The decision index continues."""
+        """Start a new episode: the rest of the chunk and recurrent state are dropped. The decision index continues."""
         self.cursor = self._execute
+        self._state.reset()
         self._history.reset()
         self._ticks = 0
 
@@ -162,13 +177,15 @@ class Controller:
                 word number is outside the vocabulary, or an instruction has no word. No inference was run.
             NumericsError: an observation is not finite; no inference was run and the chunk is unchanged.
             InferenceError: the graph cannot be computed for this observation, or `cancel` was called; the next step
-                infers again.
+                infers again, from the same recurrent state.
         """
         self._take(self._remembered(obs) if self._history.keys else obs)
         if self.cursor >= self._execute:
             if self._next_noise is None:
                 self.prepare()
-            self._chunk[...] = self._run(self._next_noise)
+            chunk = self._run(self._next_noise)
+            self._state.advance()
+            self._chunk[...] = chunk
             self._next_noise = None
             self.decision += 1
             self.cursor = 0
@@ -187,7 +204,39 @@ class Controller:
 
         Returns:
             (H, A) float32.
+
+        Raises:
+            ConfigError: the bundle has recurrent state; see `infer_from`.
         """
+        if self.manifest.states:
+            names = ", ".join(repr(port.name) for port in self.manifest.states)
+            raise ConfigError(f"this bundle has recurrent state ({names}): expected infer_from, which is given it")
+        return self._infer(obs, decision)
+
+    def infer_from(
+        self, obs: Mapping[str, np.ndarray], decision: int, state: Mapping[str, np.ndarray] | None
+    ) -> Inferred:
+        """As `infer`, from the state after the decision before, which is returned for the next one.
+
+        Args:
+            obs: as for `infer`.
+            decision: 0 or more.
+            state: `Inferred.state` of the episode's last inference; None for its first.
+
+        Raises:
+            ConfigError: the observation or the state has other arrays than the bundle's.
+            NumericsError: the observation is not finite.
+            InferenceError: the graph cannot be computed for this observation.
+        """
+        before = self._state.present()
+        try:
+            self._state.put(state)
+            chunk = self._infer(obs, decision)
+            return Inferred(chunk, self._state.following())
+        finally:
+            self._state.put(before)
+
+    def _infer(self, obs: Mapping[str, np.ndarray], decision: int) -> np.ndarray:
         given = {name: obs[name] for name in self._prefix if name in obs}
         self._take({name: array for name, array in obs.items() if name not in given})
         if given:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -108,28 +108,42 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0][:200] if text else type(error).__name__
 
 
-def run_ticks(session: InferenceSession, ticks: GoldenTicks, output: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
+class TickOutputs(NamedTuple):
+    """Outputs of the graph on recorded inputs."""
+
+    actions: np.ndarray
+    """(n, H, A)."""
+    normalized_action: np.ndarray
+    """(n, H, A)."""
+    next_states: dict[str, np.ndarray]
+    """(n, ...) by the input of recurrent state that each feeds."""
+
+
+def run_ticks(session: InferenceSession, ticks: GoldenTicks, manifest: Manifest) -> TickOutputs:
     """Run the graph on recorded inputs, one inference for each tick.
 
     Args:
         session: the graph.
-        ticks: recorded inputs; its `actions` and `normalized_action` are not used.
-        output: from roles to names of the graph's outputs.
-
-    Returns:
-        Actions and raw actions, (n, H, A) each.
+        ticks: recorded inputs; its outputs are not used.
+        manifest: the graph's description.
     """
-    count = len(ticks.actions)
+    count, output = len(ticks.actions), output_names(manifest)
     actions, raw = np.empty_like(ticks.actions), np.empty_like(ticks.normalized_action)
+    after = {name: np.empty_like(array) for name, array in ticks.states.items()}
+    fed = {port.feeds: port.name for port in manifest.io.outputs if port.feeds is not None}
     for i in range(count):
         for name, array in ticks.observations.items():
             session.inputs[name][0] = array[i]
         if ticks.noise is not None:
             session.inputs["noise"][0] = ticks.noise[i]
+        for name, array in ticks.states.items():
+            session.inputs[name][0] = array[i]
         session.run()
         actions[i] = session.outputs[output["actions"]][0]
         raw[i] = session.outputs[output["raw_action"]][0]
-    return actions, raw
+        for name, array in after.items():
+            array[i] = session.outputs[fed[name]][0]
+    return TickOutputs(actions, raw, after)
 
 
 def check_golden(session: InferenceSession, bundle: Bundle) -> float:
@@ -139,11 +153,11 @@ def check_golden(session: InferenceSession, bundle: Bundle) -> float:
         The largest difference as a fraction of the action range.
 
     Raises:
-        DataError: a tick differs by more than the bundle's tolerance; the tick and the action element are named.
+        DataError: a tick differs by more than the bundle's tolerance; the tick and the element are named.
         InferenceError: a tick cannot be computed.
     """
     manifest, golden = bundle.manifest, bundle.golden
-    actions, raw = run_ticks(session, golden, output_names(manifest))
+    actions, raw, after = run_ticks(session, golden, manifest)
     tolerance = manifest.golden.tolerance
     scale = manifest.action_range
     worst = 0.0
@@ -158,6 +172,17 @@ def check_golden(session: InferenceSession, bundle: Bundle) -> float:
                 f"{manifest.golden.file}: tick {tick}, {what}[{step}] {manifest.action.names[element]!r} is "
                 f"{found[tick, step, element]!s} here: recorded {wanted[tick, step, element]!s}, "
                 f"tolerance {tolerance:g} of the range; this machine does not compute what was exported"
+            )
+        worst = max(worst, float(error.max()))
+    for name, found in after.items():
+        wanted = golden.next_states[name]
+        error = np.abs(found.astype(np.float64) - wanted.astype(np.float64)) / np.maximum(1.0, np.abs(wanted))
+        if not bool((error <= tolerance).all()):
+            tick, element = (int(i[0]) for i in np.nonzero(~(error <= tolerance).reshape(len(error), -1)))
+            raise DataError(
+                f"{manifest.golden.file}: tick {tick}, element {element} of what state {name!r} becomes is"
+                f" {found[tick].flat[element]!s} here: recorded {wanted[tick].flat[element]!s}, tolerance"
+                f" {tolerance:g}; this machine does not compute what was exported"
             )
         worst = max(worst, float(error.max()))
     return worst

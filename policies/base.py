@@ -147,10 +147,8 @@ class SpecPolicy(nn.Module, ABC):
         return policy
 
 
-class NetworkPolicy(SpecPolicy):
-    """A policy whose vectors and images are encoded into one context vector.
-
-    Subclasses build their network from `self.context_width`.
+class EncoderPolicy(SpecPolicy):
+    """A policy whose vectors and images are encoded into one vector of features.
 
     Args:
         observation_spec: arrays of an observation: vectors (D,), lists of vectors (K, D), which are flattened, and
@@ -197,7 +195,24 @@ class NetworkPolicy(SpecPolicy):
             sizes = {key: (shape[0], shape[1]) for key, shape in lists.items()}
             self.scene = SceneEncoder(vectors, sizes, frozenset(sets), cfg.set_features, cfg.set_attention)
         widths = [cfg.image_features] * len(pictures) + [cfg.set_features] * (1 if attends else len(self.sets))
-        self.context_width: int = vectors + sum(widths)
+        self.features_width: int = vectors + sum(widths)
+        """Width of the features of an observation."""
+
+    def _encoder(self) -> EncoderParts:
+        return EncoderParts(self._inputs, self._vectors, self.encoders, self.sets, self.scene, self._lists, self._masks)
+
+
+class NetworkPolicy(EncoderPolicy):
+    """A policy whose context is the features of one observation.
+
+    Subclasses build their network from `self.context_width`. See `EncoderPolicy` for the arguments.
+    """
+
+    def __init__(
+        self, observation_spec: dict[str, Spec], action_spec: Spec, transforms: TransformGroup, cfg: Any
+    ) -> None:
+        super().__init__(observation_spec, action_spec, transforms, cfg)
+        self.context_width: int = self.features_width
         """D, the width of the context that `encode` returns."""
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
@@ -210,9 +225,6 @@ class NetworkPolicy(SpecPolicy):
     def copy_encoder(self) -> ObservationEncoder:
         """A trainable copy of the encoder, with its present weights, as a network of its own."""
         return ObservationEncoder(copy.deepcopy(self._encoder()))
-
-    def _encoder(self) -> EncoderParts:
-        return EncoderParts(self._inputs, self._vectors, self.encoders, self.sets, self.scene, self._lists, self._masks)
 
 
 class EncoderParts(NamedTuple):

@@ -91,12 +91,16 @@ class CategoricalPolicy(ClosedFormPolicy):
         """See `ClosedFormPolicy.best`: the most likely choices."""
         return self.density(ctx).mode
 
-    @torch.no_grad()
     def lead(self, obs: dict[str, Tensor]) -> Tensor:
+        """(B,) margins of observations (B, ...); see `lead_of`."""
+        return self.lead_of(self.encode(obs))
+
+    @torch.no_grad()
+    def lead_of(self, ctx: Tensor) -> Tensor:
         """(B,) smallest margin, in nats, between the first and the second choice over a chunk's elements.
 
         If it is within rounding error, another library or machine may choose otherwise. Infinite for a single choice.
         """
-        top = self.density(self.encode(obs)).log_probs.topk(min(2, max(self.choices)), dim=-1).values
+        top = self.density(ctx).log_probs.topk(min(2, max(self.choices)), dim=-1).values
         gaps = top[..., 0] - top[..., -1] if top.shape[-1] == 2 else torch.full_like(top[..., 0], torch.inf)
         return gaps.flatten(1).amin(dim=1)

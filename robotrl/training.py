@@ -33,7 +33,7 @@ from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.source import RewardSetup
 from robotrl.rewards.trust.divergence import DivergenceWatch
 from robotrl.rewards.trust.returns import LoggedSim, ReturnsSim, RewardLog
-from robotrl.rollout.compatibility import check_actions
+from robotrl.rollout.compatibility import check_actions, check_memory
 from robotrl.rollout.curriculum import with_curriculum
 from robotrl.rollout.device_wrapper import on_device
 from robotrl.rollout.evaluate import EvalResult, evaluate
@@ -458,6 +458,7 @@ def _setup(
             if world.rank == 0:
                 write_checkpoint(run_path / BASE, {"policy": policy_tree(init_policy)}, step=0, kind=BASE)
             adapt(init_policy, cfg.lora, partial(probe, init_policy))
+    check_memory(cfg.algo, cfg.policy if init_policy is None else init_policy)
     device, remote = device_of(cfg.device), cfg.actor.process
     # absolute: an actor process may have another working directory
     answers = str((run_path / ANSWERS).resolve())

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +38,24 @@ class GoldenTicks:
         noise: (n, H, A) float32, or None for a policy without noise.
         actions: (n, H, A) float32, in the robot's units.
         normalized_action: (n, H, A) float32, normalised.
+        states: (n, ...) float32 for each input of recurrent state, before the tick.
+        next_states: the same after it, by the name of the input that it feeds.
     """
 
     observations: dict[str, np.ndarray]
     noise: np.ndarray | None
     actions: np.ndarray
     normalized_action: np.ndarray
+    states: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    next_states: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of the file by name."""
+        arrays = {f"obs/{key}": value for key, value in self.observations.items()}
+        arrays |= {"actions": self.actions, "raw_action": self.normalized_action}
+        arrays |= {f"state/{key}": value for key, value in self.states.items()}
+        arrays |= {f"next_state/{key}": value for key, value in self.next_states.items()}
+        return arrays if self.noise is None else arrays | {"noise": self.noise}
 
 
 @dataclass(frozen=True)
@@ -177,6 +189,8 @@ def _golden(data: bytes, manifest: Manifest) -> GoldenTicks:
     chunk = (manifest.timing.chunk_length, len(manifest.action.names))
     wanted = {f"obs/{port.name}": port.shape for port in manifest.read}
     wanted |= {"actions": chunk, "raw_action": chunk}
+    for port in manifest.states:
+        wanted |= {f"state/{port.name}": port.shape, f"next_state/{port.name}": port.shape}
     if manifest.sampler.noise_shape is not None:
         wanted["noise"] = manifest.sampler.noise_shape
     if set(arrays) != set(wanted):
@@ -190,4 +204,7 @@ def _golden(data: bytes, manifest: Manifest) -> GoldenTicks:
         if not np.isfinite(array).all():
             raise DataError(f"{name}: {key!r} holds a number that is not finite")
     observations = {port.name: arrays[f"obs/{port.name}"] for port in manifest.read}
-    return GoldenTicks(observations, arrays.get("noise"), arrays["actions"], arrays["raw_action"])
+    states, after = (
+        {port.name: arrays[f"{side}/{port.name}"] for port in manifest.states} for side in ("state", "next_state")
+    )
+    return GoldenTicks(observations, arrays.get("noise"), arrays["actions"], arrays["raw_action"], states, after)

@@ -82,6 +82,8 @@ def _check_ports(manifest: Manifest) -> None:
     fed = {port.feeds: port.shape for port in outputs if port.role == "state_out"}
     count = sum(port.role == "state_out" for port in outputs)
     require(fed == states and count == len(states), "io.outputs of role 'state_out'", fed, f"to feed {states}")
+    newer = not states or manifest.schema_version >= 4
+    require(newer, "schema_version", manifest.schema_version, "4 or more, with recurrent state")
     for port in (*inputs, *outputs):
         require(port.feeds is None or port.role == "state_out", f"io {port.name!r} feeds", port.feeds, "null")
     chunk = (manifest.timing.chunk_length, len(manifest.action.names))

@@ -73,6 +73,31 @@ class HasDeploy(Protocol):
         ...
 
 
+class DeployedStep(DeployOutput, Protocol):
+    """Output of a recurrent policy's `deploy_from`."""
+
+    @property
+    def memory(self) -> Tensor:
+        """(B, M) memory to pass to the next decision."""
+        ...
+
+
+@runtime_checkable
+class DeploysFrom(Protocol):
+    """A recurrent policy that can be exported: its graph maps observation and memory to actions and next memory."""
+
+    memory_width: int
+    """M."""
+
+    def deploy_from(self, obs: dict[str, Tensor], memory: Tensor) -> DeployedStep:
+        """Actions from observations (B, ...) and memory (B, M)."""
+        ...
+
+
+MEMORY, NEXT_MEMORY = "memory", "next_memory"
+"""Names of a recurrent policy's state in its graph."""
+
+
 @dataclass(frozen=True)
 class SafetyOptions:
     """Settings of the bundle's safety section, besides the action bounds.
@@ -142,7 +167,7 @@ class ExportPlan:
         steps = policy.denoising_steps if noisy and known else 0
         kind, solver = (policy.sampler if known else ("flow", "euler")) if noisy else ("none", "none")
         return schema.Manifest(
-            schema_version=schema.WITHOUT_REFLEX if reflex is None else schema.SCHEMA_VERSION,
+            schema_version=_schema_version(policy, reflex),
             bundle_id="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self._present.items()}),
@@ -244,6 +269,13 @@ def _check_choices(options: SafetyOptions, neutral: tuple[float, ...]) -> None:
         raise ConfigError(f"safety.neutral is {neutral!r}: expected whole numbers, the numbers of choices")
 
 
+def _schema_version(policy: HasDeploy, reflex: schema.BundleReflex | None) -> int:
+    """The lowest version that has all parts of the bundle."""
+    if isinstance(policy, DeploysFrom):
+        return schema.WITH_STATE
+    return schema.PLAIN if reflex is None else schema.WITH_REFLEX
+
+
 def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
     inputs = [
         _port(key, spec, "observation", "robot", still_s[key])
@@ -276,7 +308,20 @@ def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
                 None,
             )
         )
-    return schema.Io(tuple(inputs), (actions, raw))
+    outputs = [actions, raw]
+    if isinstance(policy, DeploysFrom):
+        before, after = _state_ports(policy.memory_width)
+        inputs.append(before)
+        outputs.append(after)
+    return schema.Io(tuple(inputs), tuple(outputs))
+
+
+def _state_ports(width: int) -> tuple[schema.Port, schema.Port]:
+    """Input and output of a recurrent policy's memory (M,), whose elements lie between -1 and 1."""
+    names, units = tuple(f"{MEMORY}_{i}" for i in range(width)), ("1",) * width
+    bounds = (-1.0,) * width, (1.0,) * width
+    before = schema.Port(MEMORY, "state_in", "float32", (width,), names, units, *bounds, "", "policy", 1, None)
+    return before, replace(before, name=NEXT_MEMORY, role="state_out", feeds=MEMORY)
 
 
 def _port(key: str, spec: Spec, role: schema.Role, source: str, still_s: float | None) -> schema.Port:

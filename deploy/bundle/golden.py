@@ -16,7 +16,9 @@ _SEED = 0
 _LOUD_NOISE = 3.0
 
 
-def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> GoldenTicks:
+def golden_inputs(
+    manifest: Manifest, recorded: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray]
+) -> GoldenTicks:
     """Create the inputs of the golden ticks; outputs are still zero.
 
     The first 64 are edge cases: all elements at zero, at the lower bound, at the upper bound, then random mixtures of
@@ -26,6 +28,8 @@ def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> Gol
     Args:
         manifest: the bundle's description; its noise shape and the ports that the policy reads are used.
         recorded: (n, ...) for each observation key, as inputs of the graph.
+        states: (n, ...) for each input of recurrent state, before each recorded observation; edge cases as of
+            observations.
     """
     rng = np.random.Generator(np.random.Philox(key=_SEED))
     length = min(SEQUENCE_TICKS, len(next(iter(recorded.values()))))
@@ -43,7 +47,11 @@ def golden_inputs(manifest: Manifest, recorded: Mapping[str, np.ndarray]) -> Gol
         gain[:MIN_GOLDEN_TICKS] = np.tile((0.0, 1.0, _LOUD_NOISE), MIN_GOLDEN_TICKS)[:MIN_GOLDEN_TICKS]
         noise = np.stack([gain[i] * source.draw(i) for i in range(count)])
     empty = np.zeros((count, manifest.timing.chunk_length, len(manifest.action.names)), np.float32)
-    return GoldenTicks(observations, noise, empty, empty.copy())
+    before = {
+        port.name: np.concatenate((_edges(port, states[port.name], rng), states[port.name][:length]))
+        for port in manifest.states
+    }
+    return GoldenTicks(observations, noise, empty, empty.copy(), before)
 
 
 def _edges(port: Port, recorded: np.ndarray, rng: np.random.Generator) -> np.ndarray:

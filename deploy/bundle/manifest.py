@@ -19,9 +19,10 @@ from robotrl.errors import DataError
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
-SCHEMA_VERSION = 3
-"""Newest version; bundles without a reflex are written as version 2, which older installations read."""
-WITHOUT_REFLEX = 2
+SCHEMA_VERSION = 4
+"""Newest version. A bundle is written as the lowest one that has all of its parts, which older installations read."""
+WITH_STATE, WITH_REFLEX, PLAIN = 4, 3, 2
+"""Versions of bundles with recurrent state, with a reflex, and with neither."""
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "policy.onnx"
 GOLDEN_FILE = "golden.safetensors"
@@ -51,7 +52,8 @@ class Port:
         source: origin or destination ("robot", "sampler", "policy").
         stack: number of control ticks stacked along the first axis, the oldest first and the present one last; 1 means
             none. The robot gives one of them at each tick, and the runtime keeps the others.
-        feeds: for an output, the input that receives it at the next inference; None otherwise.
+        feeds: for an output of role "state_out", the input of role "state_in" that receives it at the next inference of
+            the episode; None otherwise. An episode begins with zeros.
         source_dtype: the robot's numpy dtype name; the runtime converts. "uint8" with three axes is an image. Not
             written for float32 (and absent in older manifests).
         words: vocabulary of an observation of word numbers, by number, "" for no word; empty, and not written, for all
@@ -330,6 +332,11 @@ class Manifest:
     def prefix(self) -> tuple[Port, ...]:
         """The inputs that hold committed actions and their mask, which the runtime supplies; none in most bundles."""
         return tuple(port for port in self.io.inputs if port.role in ("prefix", "prefix_mask"))
+
+    @property
+    def states(self) -> tuple[Port, ...]:
+        """The inputs of recurrent state, which the runtime keeps between inferences; none in most bundles."""
+        return tuple(port for port in self.io.inputs if port.role == "state_in")
 
     @property
     def read(self) -> tuple[Port, ...]:

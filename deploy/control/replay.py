@@ -29,6 +29,7 @@ from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.runtime import Controller
 from robotrl.deploy.servo.reflex import RiskGuard, guard_of
+from robotrl.deploy.state import State
 from robotrl.errors import DataError
 
 _KEPT = 3
@@ -140,7 +141,7 @@ def replayed_ticks(
         )
     chain = _chain(header, controller.manifest)
     guard = guard_of(controller.manifest, controller.bundle.risk)
-    serial, chunks = -1, _Chunks(controller, Path(log), chain.limits)
+    serial, chunks = -1, _Chunks(controller, Path(log), records, chain.limits)
     for record in records:
         if record["kind"] == "lost":
             chunks.forget()
@@ -149,7 +150,7 @@ def replayed_ticks(
         if record["episode"] != serial:
             serial = record["episode"]
             chain.reset()
-            chunks.begin()
+            chunks.begin(serial)
         chunks.note(record)
         chunk = None if record["policy"] is None else chunks.chunk(int(record["decision"]))
         action = None if chunk is None else chunk[int(record["cursor"]) - 1]
@@ -186,12 +187,47 @@ def _verdict(
     return chain.decide(observed | outside, action, recovery)
 
 
-class _Chunks:
-    """Chunks of a log's decisions, each computed when the first of its actions is looked at."""
+def forgotten_from(records: list[dict[str, Any]]) -> dict[int, int]:
+    """First tick of each episode from which a recurrent policy's state cannot be computed again.
 
-    def __init__(self, controller: Controller, log: Path, limits: SafetyLimits) -> None:
+    The state holds the observations of all earlier inferences of the episode. Some are missing from the log where it
+    lost ticks, and where numbers of decisions are left out: a tick that waited in vain for its chunk has no record.
+
+    Args:
+        records: records of the log without its header; episodes whose ticks say all are left out of the result.
+    """
+    found: dict[int, int] = {}
+    last, lost = -1, False
+    for record in records:
+        if record["kind"] == "lost":
+            lost = True
+        if record["kind"] != "tick":
+            continue
+        asked = int(record["asked"])
+        # nothing of an episode comes before its first tick
+        missing = lost or (asked >= 0 and asked != last + 1)
+        if missing and record["tick"] > 0:
+            found.setdefault(int(record["episode"]), int(record["tick"]))
+        last, lost = max(last, asked), False
+    return found
+
+
+class _Chunks:
+    """Chunks of a log's decisions, each computed when the first of its actions is looked at.
+
+    Decisions of a recurrent policy are computed in the order in which they were asked for, each from the state after
+    the one before it.
+    """
+
+    def __init__(self, controller: Controller, log: Path, records: list[dict[str, Any]], limits: SafetyLimits) -> None:
         self._controller = controller
         self._limits = limits
+        self._recurrent = bool(controller.manifest.states)
+        self._forgotten = forgotten_from(records) if self._recurrent else dict[int, int]()
+        self._failed = {int(record["decision"]) for record in records if record["kind"] == "inference_failed"}
+        self._episode = -1
+        self._state: State | None = None
+        """State after the episode's last decision; None before its first."""
         self._log = log
         self._asked: dict[int, dict[str, Any]] = {}
         self._given: dict[int, dict[str, np.ndarray]] = {}
@@ -203,8 +239,9 @@ class _Chunks:
         self._broken = False
         self._chunks: dict[int, np.ndarray] = {}
 
-    def begin(self) -> None:
+    def begin(self, episode: int) -> None:
         """Begin an episode."""
+        self._episode, self._state = episode, None
         self._history.reset()
         self._whole_from, self._broken = 0, False
 
@@ -228,6 +265,9 @@ class _Chunks:
             self._asked = {**dict(list(self._asked.items())[-_KEPT:]), decision: record}
             whole = self._history.whole(obs) if self._history.keys else obs
             self._given = {**dict(list(self._given.items())[-_KEPT:]), decision: whole}
+            known = tick < self._forgotten.get(self._episode, tick + 1)
+            if self._recurrent and known and decision not in self._failed:
+                self.chunk(decision)
 
     def chunk(self, decision: int) -> np.ndarray:
         """(H, A) chunk of a decision.
@@ -236,9 +276,15 @@ class _Chunks:
             DataError: no tick of the log says which observation it was asked for with.
         """
         if decision not in self._chunks:
-            if decision not in self._asked:
+            record = self._asked.get(decision)
+            forgotten = self._forgotten.get(self._episode)
+            if forgotten is not None and (record is None or record["tick"] >= forgotten):
+                raise DataError(
+                    f"the log lacks observations before tick {forgotten} of episode {self._episode}, which the policy's"
+                    f" state holds: its ticks are replayed up to there, and decision {decision} is not"
+                )
+            if record is None:
                 raise DataError(f"the log lacks the tick that asked for decision {decision}: its start is missing")
-            record = self._asked[decision]
             if self._steps > 1 and record["tick"] < self._whole_from:
                 raise DataError(
                     f"the log lacks ticks before tick {record['tick']}, whose observations decision {decision} saw"
@@ -249,7 +295,7 @@ class _Chunks:
                 first = int(record["cursor"]) - 1
                 planned = self.chunk(int(record["decision"]))[first:]
                 inputs |= committed_inputs(self._controller.manifest, planned, count)
-            found = self._controller.infer(inputs, decision)
+            found, self._state = self._controller.infer_from(inputs, decision, self._state)
             self._chunks = {**dict(list(self._chunks.items())[-_KEPT:]), decision: found}
         return self._chunks[decision]
 

@@ -79,6 +79,8 @@ class Supervisor:
         self.over_budget = 0
         self.episodes: list[EpisodeReport] = []
         self._ticks, self._lost = 0, 0
+        self._failed = -1
+        """The last decision that was not computed."""
         self._last: Tick | None = None
         self._where = "before the first episode"
 
@@ -172,6 +174,7 @@ class Supervisor:
             self._lost = lost
         self._where = f"in episode {episode} (start {state_id}) at tick {tick.tick}"
         self._account(tick)
+        self._note_failed(episode)
         self.servo_lateness_us.extend(lateness_us.tolist())
         line = tick_record(episode, tick, self.wiring.observations)
         if self._cameras:
@@ -184,6 +187,13 @@ class Supervisor:
             action = self.shadow.act(tick)
             line["shadow"] = None if action is None else numbers(action)
         self.writer.write([line])
+
+    def _note_failed(self, episode: int) -> None:
+        """Log the decisions that were not computed since the last tick; they are told before it."""
+        for decision in self.inference.link.failed:
+            if decision > self._failed:
+                self._failed = decision
+                self.writer.write([{"kind": "inference_failed", "episode": episode, "decision": decision}])
 
     def _frame_lines(self, tick: Tick) -> dict[str, dict[str, int | None]]:
         """Log entries of a tick's frames; the pixels that an inference was asked for with are kept."""

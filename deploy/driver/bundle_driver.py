@@ -26,6 +26,7 @@ from robotrl.deploy.driver.sensing import (
     users_of,
 )
 from robotrl.deploy.runtime import Controller
+from robotrl.deploy.state import refuse_state
 from robotrl.errors import DataError, RobotrlError
 from robotrl.sims.driving.geometry import BRAKE_MPS2, REAR_M
 from robotrl.sims.driving.reported.scene import DT_S, PlannedMotion, ReportedEgo
@@ -88,6 +89,7 @@ class BundleDriver(BaseDriver):
         cfg.check()
         self.controller = Controller.load(bundle, seed=seed)
         self.manifest = self.controller.manifest
+        refuse_state(self.manifest, "a driver that is asked at a rate of its own")
         self._cfg = cfg
         self._ports = ports_of(self.manifest, cfg)
         self._scene = scene_of(self._ports, cfg)

@@ -81,15 +81,26 @@ class InferenceLink:
         """The process's introduction; None if there is none yet."""
         return self._introduction.read()
 
-    def fail(self, why: str) -> None:
-        """Tell why the request that is answered next failed."""
-        self._failure.write({"why": why[:4000]})
+    def fail(self, why: str, failed: list[int]) -> None:
+        """Tell why the request that is answered next failed.
+
+        Args:
+            why: the reason.
+            failed: the last decisions that were not computed, this one at the end.
+        """
+        self._failure.write({"why": why[:4000], "failed": failed})
 
     @property
     def failure(self) -> str:
         """Reason of the last failure; "" if there was none."""
         data = self._failure.read()
         return "" if data is None else str(data["why"])
+
+    @property
+    def failed(self) -> list[int]:
+        """The last decisions that were not computed; none if there was no failure."""
+        data = self._failure.read()
+        return [] if data is None else [int(number) for number in data["failed"]]
 
     def close(self) -> None:
         """Unmap and close this end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import os
 import select
@@ -23,8 +24,11 @@ from robotrl.deploy.inference.request import unpacked
 from robotrl.deploy.inference.settings import WorkerCfg
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.runtime import Controller
+from robotrl.deploy.state import State
 from robotrl.errors import ConfigError, DataError, NumericsError, RobotrlError
 
+MOST_FAILED = 200
+"""Number of failed decisions that are told; the supervisor looks several times a second."""
 LEFT, FAULT = 0, 2
 """Exit codes: the servo and the supervisor are gone, or ask no more; the bundle cannot be used."""
 
@@ -53,7 +57,7 @@ def run(stdin: int) -> int:
                 link.introduce(introduction)
                 gc.collect()
                 gc.freeze()
-                _serve(link, controller, FrameReader(cfg.robot_link, controller.manifest), stdin)
+                _serve(link, Answering(link, controller, FrameReader(cfg.robot_link, controller.manifest)), stdin)
         except RobotrlError as error:
             link.introduce({"fault": str(error)[:4000], "kind": type(error).__name__})
             return FAULT
@@ -95,14 +99,14 @@ def _first_line(stdin: int) -> bytes:
     return line
 
 
-def _serve(link: InferenceLink, controller: Controller, frames: FrameReader, stdin: int) -> None:
-    leads_ns = warm_leads_ns(controller.inference_s)
+def _serve(link: InferenceLink, answering: Answering, stdin: int) -> None:
+    leads_ns = warm_leads_ns(answering.controller.inference_s)
     served, due_ns = 0, 0
-    while _rung(stdin, controller, leads_ns, due_ns):
+    while _rung(stdin, answering.controller, leads_ns, due_ns):
         request = link.requests.read()
         if request is None or request.tick == served:
             continue
-        link.answers.write(answer(link, controller, frames, request))
+        link.answers.write(answering.answer(request))
         served, due_ns = request.tick, request.lost_ns
 
 
@@ -118,18 +122,44 @@ def _rung(stdin: int, controller: Controller, leads_ns: tuple[int, ...], due_ns:
     return bool(os.read(stdin, 4096))
 
 
-def answer(link: InferenceLink, controller: Controller, frames: FrameReader, request: Message) -> Message:
-    """Compute the answer to a request."""
-    began = time.perf_counter_ns()
-    kind, values = AnswerKind.CHUNK, np.zeros(0, np.float32)
-    try:
-        obs, numbers = unpacked(request.values, controller.manifest, bool(request.mode))
-        values = controller.infer({**obs, **frames.read(numbers)}, request.state_id).ravel()
-    except (ConfigError, NumericsError) as error:
-        link.fail(str(error))
-        kind = AnswerKind.REFUSED
-    except InferenceError as error:
-        link.fail(str(error))
-        kind = AnswerKind.FAILED
-    spent = time.perf_counter_ns() - began
-    return request._replace(kind=int(kind), lost_ns=spent, mode=0, values=values)
+class Answering:
+    """Computes the answers to requests, and keeps the state of a recurrent policy between them.
+
+    The state follows the inferences of an episode, in the order in which they are asked for: one whose chunk comes too
+    late to be executed counts, since its observation was seen; one that fails does not. It begins anew with the first
+    request of another episode, and never else.
+
+    Args:
+        link: link to the servo.
+        controller: the loaded bundle.
+        frames: reader of the cameras' frames.
+    """
+
+    def __init__(self, link: InferenceLink, controller: Controller, frames: FrameReader) -> None:
+        self.controller = controller
+        self._link, self._frames = link, frames
+        self._episode, self._state = -1, dict[str, np.ndarray]()
+        self._failed: collections.deque[int] = collections.deque(maxlen=MOST_FAILED)
+
+    def answer(self, request: Message) -> Message:
+        """Compute the answer to a request."""
+        began = time.perf_counter_ns()
+        kind, values = AnswerKind.CHUNK, np.zeros(0, np.float32)
+        before: State | None = self._state if request.episode == self._episode else None
+        try:
+            obs, numbers = unpacked(request.values, self.controller.manifest, bool(request.mode))
+            given = {**obs, **self._frames.read(numbers)}
+            chunk, self._state = self.controller.infer_from(given, request.state_id, before)
+            self._episode, values = request.episode, chunk.ravel()
+        except (ConfigError, NumericsError) as error:
+            self._fail(request.state_id, error)
+            kind = AnswerKind.REFUSED
+        except InferenceError as error:
+            self._fail(request.state_id, error)
+            kind = AnswerKind.FAILED
+        spent = time.perf_counter_ns() - began
+        return request._replace(kind=int(kind), lost_ns=spent, mode=0, values=values)
+
+    def _fail(self, decision: int, error: Exception) -> None:
+        self._failed.append(decision)
+        self._link.fail(str(error), list(self._failed))

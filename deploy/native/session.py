@@ -119,10 +119,13 @@ def native_session(bundle: Bundle) -> NativeSession | NativeNoiseSession | None:
 
 
 def needs_numbers_alone(manifest: Manifest) -> bool:
-    """True if a C++ process can serve a bundle: its inputs are numbers, and all transforms are inside the graph."""
+    """True if a C++ process can serve a bundle.
+
+    Its inputs are numbers, all transforms are inside the graph, and it has no recurrent state.
+    """
     outside = host_transforms(manifest.transforms.inputs) or host_transforms(manifest.transforms.outputs)
     of_numbers = not any(is_picture(port.spec) or port.words for port in manifest.observations)
-    return of_numbers and outside is None
+    return of_numbers and outside is None and not manifest.states
 
 
 def onnxruntime_library() -> Path | None:

@@ -15,6 +15,7 @@ from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.remote.client import RemotePolicy
 from robotrl.deploy.runtime import FIRST_LIMIT_S, Controller
+from robotrl.deploy.state import refuse_state
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,13 @@ def remote_controller(bundle: str | os.PathLike[str], cfg: RemotePolicyCfg, *, s
         seed: seed of the sampler's noise, which is drawn here.
 
     Raises:
-        DataError: the bundle is refused, or the server does not compute what was exported.
+        DataError: the bundle is refused or has recurrent state, or the server does not compute what was exported.
         ConfigError: the address, certificate or seed is invalid.
         RemoteError: the server cannot be reached, does not let this client in, or runs another bundle.
     """
     opened = open_bundle(bundle)
     manifest = opened.manifest
+    refuse_state(manifest, "a policy server")
     with RemotePolicy(cfg.url, token=cfg.token, tls_ca=cfg.tls_ca, bundle_id=manifest.bundle_id, seed=seed) as policy:
         session = RemoteSession(policy, manifest)
         controller = Controller(opened, seed, session)

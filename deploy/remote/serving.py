@@ -15,6 +15,7 @@ from robotrl.deploy.remote.engine import InferenceEngine
 from robotrl.deploy.remote.openpi import OpenpiKeys
 from robotrl.deploy.remote.server import PolicyServer, ServeCfg, ServeReport
 from robotrl.deploy.runtime import Controller
+from robotrl.deploy.state import refuse_state
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -37,11 +38,12 @@ def serve_bundle(
         started: called once with the bundle's manifest and the open ports.
 
     Raises:
-        DataError: the bundle is refused.
+        DataError: the bundle is refused, or has recurrent state.
         ConfigError: a key is invalid.
         OSError: an address cannot be bound.
     """
     controller = Controller.load(bundle, seed=seed)
+    refuse_state(controller.manifest, "a policy server")
     if controller.manifest.reflex is not None:
         warnings.warn(
             "this bundle has a reflex: it acts on robots of `robotrl deploy --remote`, whose servo evaluates it; for"

@@ -12,7 +12,7 @@ from torch import Tensor
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import share
 from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
-from robotrl.errors import CapabilityError, check_positive, out_of_range, unknown
+from robotrl.errors import CapabilityError, check_at_least, check_positive, out_of_range, unknown
 from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.q_targets import ensemble_mse
 from robotrl.fn.schedule import line
@@ -27,6 +27,7 @@ from robotrl.learners.guidance.losses import (
 )
 from robotrl.learners.guidance.rollouts import RolloutSuggestions
 from robotrl.learners.learner import Learner, Setup
+from robotrl.learners.memory.contexts import Contexts, SingleContexts, contexts_of
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.on_policy import (
@@ -44,7 +45,8 @@ from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import Critic
 from robotrl.policies.q import QEnsemble
 from robotrl.rollout.collector import Decision
-from robotrl.spec import Density, HasDensity, LearnerCfg, MemoryNeeds, privileged
+from robotrl.rollout.storage import Rollout
+from robotrl.spec import Density, HasDensity, HasMemory, LearnerCfg, MemoryNeeds, privileged
 
 SCHEDULES = ("constant", "linear", "adaptive")
 LR_RANGE = (1e-5, 1e-2)
@@ -60,6 +62,7 @@ class PpoCfg(LearnerCfg):
     default_policy: ClassVar[str] = "by-action"
     chooses: ClassVar[bool] = True
     """Support of discrete (categorical) actions."""
+    recurrent: ClassVar[bool] = True
     env_steps: int = 1_000_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
@@ -71,6 +74,9 @@ class PpoCfg(LearnerCfg):
     microbatch: int | None = None
     """Decisions per forward and backward pass, to save memory; must divide a process's minibatch. The result is that of
     the whole minibatch up to rounding. None: the whole minibatch."""
+    bptt_steps: int = 16
+    """Policies with memory only: decisions in a segment, through which gradients flow back in time. The minibatch holds
+    whole segments."""
     lr: float = 3e-4
     """Learning rate of the policy."""
     critic_lr: float = 1e-3
@@ -154,13 +160,22 @@ class PpoLoss(LossModule):
         critic: critic of states.
         cfg: settings.
         judge: critics of actions, with guidance: they say whether a suggestion is better than the action taken.
+        contexts: contexts of the rows; None: each row is a decision for itself.
     """
 
     largest: ClassVar[frozenset[str]] = frozenset({"ratio_error"})
 
-    def __init__(self, policy: Any, critic: Critic, cfg: PpoCfg, judge: QEnsemble | None = None) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        critic: Critic,
+        cfg: PpoCfg,
+        judge: QEnsemble | None = None,
+        contexts: Contexts | None = None,
+    ) -> None:
         super().__init__()
         self.policy = policy
+        self._contexts = SingleContexts(policy) if contexts is None else contexts
         self.critic = critic
         self.judge = judge
         self._cfg = cfg
@@ -173,8 +188,8 @@ class PpoLoss(LossModule):
     def _loss(self, batch: dict[str, Tensor], context: Context) -> LossOut:
         cfg = self._cfg
         active, lr = context.carry["actor_active"], context.carry["lr"]
+        batch, ctx = self._contexts.encode_rows(batch)
         obs = observations(batch)
-        ctx = self.policy.encode(obs)
         density: Density = self.policy.density(ctx)
         out = policy_loss(density, batch, cfg.clip_coef)
         entropy = density.entropy().flatten(1).sum(1).mean()
@@ -255,13 +270,19 @@ class PpoLearner(Learner):
         hidden = {key: self.sim.observation_spec[key] for key in privileged(self.sim)}
         self._made = PolicyBuilder(setup, self.sim, cfg.normalize_obs)
         self.policy = self._made.policy
-        if not isinstance(self._made.policy, HasDensity):
+        if not isinstance(self._made.policy, HasDensity | HasMemory):
             raise CapabilityError(
                 f"policy {type(self.policy).__name__} lacks HasDensity: PPO needs a density and an entropy in closed"
                 " form, as CategoricalPolicy, GaussianPolicy and BetaPolicy have them"
             )
         check_settings(cfg, self.policy.horizon)
         cfg.guidance.check()
+        if cfg.guidance.on and isinstance(self._made.policy, HasMemory):
+            raise CapabilityError(
+                f"policy {type(self.policy).__name__} has a memory, and guidance judges single observations: expected"
+                " algo.guidance off, or a policy without memory"
+            )
+        self._contexts = contexts_of(self.policy, cfg.bptt_steps, self.sim.num_envs)
         guide = None
         if cfg.guidance.on:
             guide = RolloutSuggestions(cfg.guidance, self.sim, self.policy, setup.seed, setup.answers)
@@ -279,15 +300,16 @@ class PpoLearner(Learner):
         self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
         self._stepper = self._collector = self._rollouts.collector
         self._engine = Engine(
-            PpoLoss(self.policy, self.critic, cfg, self._judge),
+            PpoLoss(self.policy, self.critic, cfg, self._judge, self._contexts),
             tuple(ParameterGroup(f"{name}.", cfg.max_grad_norm) for name in _learning(self._judge)),
-            minibatch=share("algo.minibatch", cfg.minibatch, self.world),
+            minibatch=self._contexts.count("algo.minibatch", share("algo.minibatch", cfg.minibatch, self.world)),
             carry={"actor_active": 1.0, "lr": cfg.lr} | carry_of(cfg.guidance),
-            mode=cfg.engine,
+            updates_per_call=self._contexts.updates_per_call,
+            mode=self._contexts.engine_mode(cfg.engine),
             updates=self._rollouts.updates,
             threads=setup.update_threads,
             eps=cfg.adam_eps,
-            microbatch=cfg.microbatch,
+            microbatch=None if cfg.microbatch is None else self._contexts.count("algo.microbatch", cfg.microbatch),
             world=self.world,
         )
 
@@ -297,11 +319,12 @@ class PpoLearner(Learner):
         rollout, reward = self._rollouts.collect(self._decide, self.policy)
         if self._guide is not None:
             self._guide.add_to(rollout)
+        rollout = self._contexts.remembered(rollout)
         batch = make_batch(rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world)
         scalars = rollout_scalars(rollout, batch, reward)
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
         self.iteration += 1
-        scalars |= self._update(batch)
+        scalars |= self._update(batch, rollout)
         scalars["std"] = self._spread(batch)
         scalars |= {} if self._guide is None else self._guide.metrics()
         # the next rollout and its updates use the statistics of all observations so far
@@ -311,36 +334,37 @@ class PpoLearner(Learner):
         return finite(self.world.means(scalars))
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
-        return self.critic(self.critic.encode(obs, self.policy.encode(obs)))
+        return self.critic(self.critic.encode(obs, self._contexts.encode(obs)))
 
     @torch.no_grad()
     def _decide(self, obs: dict[str, Tensor]) -> Decision:
         if self._guide is not None:
             self._guide.ask(obs, self._collector.started)
         with in_bf16(self.cfg.bf16, self._engine.device):
-            density: Density = self.policy.density(self.policy.encode(obs))
+            ctx, memory = self._contexts.decide(obs, self._collector)
+            density: Density = self.policy.density(ctx)
         action = density.sample(self._generator)
         return Decision(
             self.policy.to_actions(action),
-            {"raw": action, "log_prob": chunk_log_prob(density, action)},
+            {"raw": action, "log_prob": chunk_log_prob(density, action)} | memory,
         )
 
     @torch.no_grad()
     def _spread(self, batch: OnPolicyBatch) -> float:
         """Mean standard deviation of the policy on some of the observations."""
         obs = {key: x[:SPREAD_ROWS] for key, x in batch.obs.items()}
-        return float(self.policy.density(self.policy.encode(obs)).std.mean())
+        return float(self.policy.density(self._contexts.encode(obs)).std.mean())
 
-    def _update(self, batch: OnPolicyBatch) -> dict[str, float]:
+    def _update(self, batch: OnPolicyBatch, rollout: Rollout) -> dict[str, float]:
         cfg = self.cfg
         carry = self._engine.carry
         carry["actor_active"].fill_(float(not self._rollouts.critic_only(self.iteration)))
         set_coefficients(carry, cfg.guidance, self.env_steps)
         if cfg.lr_schedule == "linear":
             carry["lr"].fill_(cfg.lr * line((self.iteration - 1) / self.iterations, 0.0))
-        rows, rollouts = {**batch.rows(), "value": batch.value}, self._rollouts
-        order = rollouts.order(len(batch.advantage), self._engine.minibatch, keep_all=True)
-        return update_scalars(self._engine.run(rows, order, rollouts.capacity, f"iteration {self.iteration}"))
+        rows, capacity = self._contexts.rows_of(batch, rollout), self._contexts.capacity(self._rollouts.capacity)
+        order = self._rollouts.order(len(rows["advantage"]), self._engine.minibatch, keep_all=True)
+        return update_scalars(self._engine.run(rows, order, capacity, f"iteration {self.iteration}"))
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""
@@ -351,6 +375,7 @@ class PpoLearner(Learner):
             "obs_normalizer": self._made,
             "privileged_normalizer": self._privileged,
         } | self._rollouts.parts()
+        parts |= self._contexts.parts()
         return parts if self._guide is None else parts | {"guide": self._guide, "judge": self._judge}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -383,3 +408,4 @@ def _check(cfg: PpoCfg) -> None:
     if cfg.value_clip is not None and not cfg.value_clip > 0:
         raise out_of_range("algo.value_clip", cfg.value_clip, "above 0, or none")
     check_positive("algo.adam_eps", cfg.adam_eps)
+    check_at_least("algo.bptt_steps", cfg.bptt_steps, 1)

@@ -13,8 +13,9 @@ import torch
 
 from robotrl.api.inspection import kind_of
 from robotrl.deploy.bundle.bundle import open_bundle
-from robotrl.deploy.runtime import Controller
+from robotrl.deploy.runtime import Controller, Inferred
 from robotrl.deploy.servo.reflex import RiskGuard, guard_of
+from robotrl.deploy.state import State
 from robotrl.errors import ConfigError, check_number, unknown
 from robotrl.fn.random.keyed_noise import decision_key
 from robotrl.policies.guided import GuidedCfg
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 
 MAX_LATENCY_MS = 10_000.0
 """Longest latency of an evaluation, ms."""
-Infer = Callable[[dict[str, np.ndarray], int], np.ndarray]
-"""Inference function: (observation without env axis, decision) to a chunk (H, A) in the sim's units."""
+Infer = Callable[[dict[str, np.ndarray], int, State | None], Inferred]
+"""Inference function: (observation without env axis, decision, recurrent state) to a chunk (H, A) in the sim's units
+and the next state."""
 
 
 class OneByOneActor:
@@ -73,6 +75,8 @@ class OneByOneActor:
         self._chunk = np.zeros((num_envs, execute, len(self._rest)), np.float32)
         self._cursor = np.full(num_envs, execute)
         self._decision = np.zeros(num_envs, np.int64)
+        self._state: list[State | None] = [None] * num_envs
+        """Recurrent state of each env after its last decision; None before the first of an episode."""
         self._overlap = overlap
 
     def act(self, obs: dict[str, Tensor], turn: Turn) -> Tensor:
@@ -82,6 +86,8 @@ class OneByOneActor:
             self._overlap.begin(torch.nonzero(turn.started).squeeze(1))
         self._cursor[began] = self._execute
         self._decision[began] = 0
+        for env in np.flatnonzero(began).tolist():
+            self._state[env] = None
         for env in np.flatnonzero(self._cursor >= self._execute).tolist():
             if counted[env]:
                 self._chunk[env] = self._decide(obs, env, decision_key(int(turn.start[env]), int(self._decision[env])))
@@ -96,11 +102,15 @@ class OneByOneActor:
     def _decide(self, obs: dict[str, Tensor], env: int, key: int) -> np.ndarray:
         """Actions (h, A) to execute for an env."""
         if self._overlap is None:
-            return self._infer({name: obs[name][env].numpy() for name in self._keys}, key)[: self._execute]
+            return self._chunk_of(env, {name: obs[name][env].numpy() for name in self._keys}, key)[: self._execute]
         only = torch.tensor([env])
         given = self._overlap.given({name: obs[name] for name in self._keys}, only)
-        chunk = self._infer({name: value[0].numpy() for name, value in given.items()}, key)
+        chunk = self._chunk_of(env, {name: value[0].numpy() for name, value in given.items()}, key)
         return self._overlap.take(obs, only, torch.from_numpy(chunk[None]))[0].numpy()
+
+    def _chunk_of(self, env: int, obs: dict[str, np.ndarray], key: int) -> np.ndarray:
+        chunk, self._state[env] = self._infer(obs, key, self._state[env])
+        return chunk
 
     def planned(self, env: int) -> Tensor:
         """(h, A) rest of an env's chunk: the action just given, and those that follow."""
@@ -159,9 +169,9 @@ def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
         overlap = Overlap(sim.num_envs, timing.chunk_length, timing.rtc_max_delay_steps, width, CPU)
     shapes = {port.name: port.shape for port in manifest.observations if port.stack > 1}
 
-    def infer(obs: Mapping[str, np.ndarray], decision: int) -> np.ndarray:
+    def infer(obs: Mapping[str, np.ndarray], decision: int, state: State | None) -> Inferred:
         # such a sim gives the last steps as one vector
-        return controller.infer({k: x.reshape(shapes.get(k, x.shape)) for k, x in obs.items()}, decision)
+        return controller.infer_from({k: x.reshape(shapes.get(k, x.shape)) for k, x in obs.items()}, decision, state)
 
     given = infer, keys, timing.execute, sim.action_spec, sim.num_envs, overlap
     guard = guard_of(manifest, controller.bundle.risk)

@@ -34,7 +34,7 @@ from robotrl.peft.bf16_linear import bf16_linear_from
 from robotrl.peft.lora import places
 from robotrl.registry import POLICIES
 from robotrl.run.policy_checkpoint import MISFITS
-from robotrl.spec import Cache, HasChain, HasDensity, HasTokens, Spec
+from robotrl.spec import Cache, HasChain, HasDensity, HasMemory, HasTokens, Spec
 from robotrl.utils.devices import CPU
 
 GIB = 2**30
@@ -345,7 +345,8 @@ class _Pass(LossModule):
         obs = part(batch, "obs/")
         first = next(iter(obs.values()))
         rows, device = len(first), first.device
-        ctx = policy.encode(obs)
+        remembers = isinstance(policy, HasMemory)
+        ctx = policy.advance(obs, policy.initial_memory(rows)).ctx if remembers else policy.encode(obs)
         if isinstance(policy, HasTokens):
             said = torch.zeros((rows, *chunk_shape(policy)), dtype=torch.int64, device=device)
             loss = tokens.log_prob(policy.token_logits(ctx, said), said, policy.temperature).mean()
@@ -355,7 +356,7 @@ class _Pass(LossModule):
             at = ctx.new_zeros((rows * count, *chunk_shape(policy)))
             t = ctx.new_zeros(rows * count)
             loss = policy.velocity(many, at, t, t).square().mean()
-        elif isinstance(policy, HasDensity):
+        elif isinstance(policy, HasDensity | HasMemory):
             density = policy.density(ctx)
             loss = density.log_prob(ctx.new_zeros((rows, *chunk_shape(policy)))).mean() - density.entropy().mean()
         else:

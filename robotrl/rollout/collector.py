@@ -105,6 +105,8 @@ class Collector:
         self.obs: Arrays = {}
         self._cursor = ChunkCursor(n, horizon, sim.action_spec.shape[0], sim.device)
         self._envs = torch.arange(n, device=sim.device)
+        self.due = self._envs
+        """(n,) int64: envs whose observations the decider is given."""
         self._pending_envs = self._envs[:0]
         self._pending: Arrays = {}
         self._discount = torch.ones(n, device=sim.device)
@@ -325,6 +327,7 @@ class Collector:
         if not len(due):
             return due, {}, None
         rows_obs = {key: value[due] for key, value in self.obs.items()}
+        self.due = due
         decision = decide(rows_obs)
         self._cursor.load(due, decision.chunk)
         return due, rows_obs, decision

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.spec import LearnerCfg, Spec, VecSim
+from robotrl.spec import BuildsMemory, HasMemory, LearnerCfg, Spec, VecSim
 from robotrl.spec.checks import first_word_difference
 
 RATE_TOLERANCE = 1e-6
@@ -60,6 +60,24 @@ def check_actions(algo: LearnerCfg, sim: VecSim, name: str) -> None:
         f"{type(algo).__name__.removesuffix('Cfg')} needs continuous actions: action {spec.names[0]!r} of sim {name!r}"
         f" is a choice of {spec.choices[0]}: expected PPO with a categorical policy, robotrl train --algo ppo --sim"
         f" {name}"
+    )
+
+
+def check_memory(algo: LearnerCfg, policy: Any) -> None:
+    """Check that a policy with memory is trained by an algorithm that carries it from decision to decision.
+
+    Args:
+        algo: the algorithm's config.
+        policy: the policy to train, or the config of a new one.
+
+    Raises:
+        CapabilityError: the algorithm would train it as if each observation began an episode.
+    """
+    if algo.recurrent or not isinstance(policy, HasMemory | BuildsMemory):
+        return
+    raise CapabilityError(
+        f"{type(algo).__name__.removesuffix('Cfg')} lacks recurrent: it cannot train {type(policy).__name__}, which has"
+        " a memory; expected algo 'ppo', or a policy without memory on a sim with the option history"
     )
 
 

@@ -23,6 +23,7 @@ from robotrl.spec import (
     Arrays,
     Expert,
     HasKeyedNoise,
+    HasMemory,
     HasOverlap,
     HasStateIds,
     HasSuccessRule,
@@ -100,6 +101,8 @@ class PolicyActor:
         self._overlap: Overlap | None = None
         if isinstance(policy, HasOverlap):
             self._overlap = Overlap(num_envs, policy.horizon, policy.overlap, len(self._rest), device)
+        self._memory = policy.initial_memory(num_envs) if isinstance(policy, HasMemory) else None
+        """(N, M) memory of each env after its last decision; None for a policy without memory."""
         executed = policy.horizon if self._overlap is None else self._overlap.executed
         self._cursor = ChunkCursor(num_envs, executed, len(self._rest), device)
         self._decision = torch.zeros(num_envs, dtype=torch.int64, device=device)
@@ -112,6 +115,8 @@ class PolicyActor:
         self._decision[began] = 0
         if self._overlap is not None:
             self._overlap.begin(began)
+        if self._memory is not None:
+            self._memory[began] = self._policy.initial_memory(len(began))
         due = cursor.due()
         if len(due):
             counted = turn.counted[due]
@@ -137,7 +142,10 @@ class PolicyActor:
         overlap = self._overlap
         given = {key: value[rows] for key, value in obs.items()} if overlap is None else overlap.given(obs, rows)
         with torch.no_grad():
-            chunk = self._policy.act(given, None, noise, self._mode).chunk
+            state = None if self._memory is None else self._memory[rows]
+            chunk, state = self._policy.act(given, state, noise, self._mode)
+        if self._memory is not None:
+            self._memory[envs] = state[:count]
         expected = (self._size, *self._chunk_shape)
         if tuple(chunk.shape) != expected:
             raise ConfigError(

@@ -30,6 +30,7 @@ from robotrl.spec.inputs import HasInputs, Input, InputKind, Reads, reads
 from robotrl.spec.policies import (
     CACHES,
     ActOut,
+    BuildsMemory,
     Cache,
     Chain,
     Density,
@@ -41,6 +42,7 @@ from robotrl.spec.policies import (
     HasImageFeatures,
     HasKeyedNoise,
     HasLogProb,
+    HasMemory,
     HasObservationEncoder,
     HasOverlap,
     HasProposals,
@@ -52,6 +54,7 @@ from robotrl.spec.policies import (
     Mode,
     Policy,
     Proposals,
+    Recalled,
     RowNoise,
 )
 from robotrl.spec.sims import (
@@ -101,6 +104,7 @@ __all__ = [
     "with_history",
     "ActOut",
     "Arrays",
+    "BuildsMemory",
     "CACHES",
     "Cache",
     "Chain",
@@ -122,6 +126,7 @@ __all__ = [
     "HasInstructions",
     "HasKeyedNoise",
     "HasLogProb",
+    "HasMemory",
     "HasImageFeatures",
     "HasGroundingTargets",
     "HasParams",
@@ -154,6 +159,7 @@ __all__ = [
     "Policy",
     "Proposals",
     "Reads",
+    "Recalled",
     "RowNoise",
     "Spec",
     "Split",

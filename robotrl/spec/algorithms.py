@@ -34,6 +34,8 @@ class LearnerCfg(ABC):
 
     chooses: ClassVar[bool] = False
     """True if the algorithm supports discrete (categorical) actions."""
+    recurrent: ClassVar[bool] = False
+    """True if the algorithm trains policies with memory (`robotrl.spec.HasMemory`)."""
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({})
     """Settings of training that suit it, where no preset says otherwise; fields that a config lacks are left out."""
 

@@ -112,6 +112,59 @@ class HasDensity(Protocol):
         ...
 
 
+class Recalled(NamedTuple):
+    """Result of `HasMemory.advance`."""
+
+    ctx: Tensor
+    """(B, D) contexts of the observations, with what the policy remembers."""
+    memory: Tensor
+    """(B, M) memory to pass to the next decision of the same episode."""
+
+
+@runtime_checkable
+class HasMemory(Protocol):
+    """A recurrent policy: its context depends on the earlier observations of the episode.
+
+    The memory is the `state` of `Policy.act`, one row for each env, and changes once per decision. An episode begins
+    with `initial_memory`; so does a call of `act` with state None.
+    """
+
+    @property
+    def memory_width(self) -> int:
+        """M."""
+        ...
+
+    def initial_memory(self, rows: int) -> Tensor:
+        """(rows, M) memory at the beginning of an episode: zeros, as in a bundle's runtime."""
+        ...
+
+    def advance(self, obs: dict[str, Tensor], memory: Tensor) -> Recalled:
+        """One decision: contexts of observations (B, ...), given the memory (B, M) of the decision before."""
+        ...
+
+    def unroll(self, obs: dict[str, Tensor], memory: Tensor, joined: Tensor) -> Tensor:
+        """(S, L, D) contexts of L consecutive decisions, with gradients through the memory between them.
+
+        Args:
+            obs: (S, L, ...) observations in the sim's units.
+            memory: (S, L, M) stored memory before each decision; no gradient flows into it.
+            joined: (S, L) bool: the decision takes the memory of the one before it in the segment. The others take
+                the stored one.
+        """
+        ...
+
+    def density(self, ctx: Tensor) -> Density:
+        """Action distribution for contexts (B, D), as of `HasDensity`."""
+        ...
+
+
+@runtime_checkable
+class BuildsMemory(Protocol):
+    """Config of a policy with `HasMemory`."""
+
+    builds_memory: Literal[True]
+
+
 class Chain(NamedTuple):
     """A sampled denoising chain in normalized action space."""
 

@@ -22,6 +22,7 @@ from robotrl.spec import (
     HasDecode,
     HasDensity,
     HasLogProb,
+    HasMemory,
     HasProposals,
     HasScoredCandidates,
     HasTokens,
@@ -139,6 +140,9 @@ def network_output(policy: Any, obs: dict[str, Tensor]) -> Tensor:
     if has(policy, HasTokens):
         tokens = torch.zeros((batch, policy.horizon, *policy.action_spec.shape), dtype=torch.int64)
         return policy.token_logits(policy.encode(obs), tokens)
+    if has(policy, HasMemory):
+        density = policy.density(policy.advance(obs, policy.initial_memory(batch)).ctx)
+        return density.log_prob(torch.zeros(batch, policy.horizon, *policy.action_spec.shape))
     if has(policy, HasLogProb):
         return policy.log_prob(obs, torch.zeros(batch, policy.horizon, *policy.action_spec.shape))
     return policy.act(obs, mode="mean").chunk
@@ -151,7 +155,7 @@ def it_declares_what_it_can_do(case: PolicyCase) -> None:
     """The policy satisfies `Policy`, has a capability that algorithms learn by, and is registered under its kind."""
     policy = case.built()
     assert has(policy, Policy)
-    capabilities = (HasLogProb, HasDensity, HasChain, HasTokens, HasProposals, HasScoredCandidates)
+    capabilities = (HasLogProb, HasDensity, HasChain, HasTokens, HasProposals, HasScoredCandidates, HasMemory)
     assert any(has(policy, one) for one in capabilities), "no algorithm learns by anything that it can do"
     assert has(policy, HasChain) == has(policy, HasDecode)
     assert (has(policy, HasChain) or has(policy, HasProposals)) == (policy.noise_shape is not None)
@@ -376,6 +380,40 @@ def it_overfits_a_single_chunk(case: PolicyCase) -> None:
     assert error < 0.08, f"what is deployed differs from the only chunk by {error:.2f}"
 
 
+@torch.no_grad()
+def its_memory_carries_an_episode(case: PolicyCase) -> None:
+    """Decisions one by one are those of a segment, and earlier observations matter (`HasMemory`)."""
+    policy = case.built()
+    if not has(policy, HasMemory):
+        return
+    batch, length = 3, 5
+    steps = [case.observations(policy, batch, seed=step) for step in range(length)]
+    memory = policy.initial_memory(batch)
+    assert memory.shape == (batch, policy.memory_width) and not memory.any(), "an episode does not begin with zeros"
+    stored, contexts = list[Tensor](), list[Tensor]()
+    for obs in steps:
+        stored.append(memory)
+        begun = policy.act(obs, memory, None, "mean")
+        ctx, memory = policy.advance(obs, memory)
+        assert torch.equal(begun.state, memory), "act and advance remember differently"
+        contexts.append(ctx)
+    assert torch.equal(policy.act(steps[0], None, None, "mean").state, stored[1]), "without a state no episode begins"
+    segment = {key: torch.stack([obs[key] for obs in steps], 1) for key in steps[0]}
+    joined = torch.ones((batch, length), dtype=torch.bool)
+    joined[:, 0] = joined[1, 3] = False
+    expected, memories = torch.stack(contexts, 1), torch.stack(stored, 1)
+    found = policy.unroll(segment, memories, joined)
+    assert torch.allclose(found, expected, atol=1e-6), "a segment is not its decisions one by one"
+    # at a decision that is not joined, the stored memory counts, also for what follows
+    memories[1, 3] = 0.5
+    other = policy.unroll(segment, memories, joined)
+    changed = (other != found).any(-1)
+    assert changed[1, 3:].all() and not changed[1, :3].any() and not changed[[0, 2]].any(), "stored memory is misplaced"
+    unlike = {**segment, **{key: torch.cat([x[:, 1:2], x[:, 1:]], 1) for key, x in segment.items()}}
+    late = policy.unroll(unlike, memories, joined)[0, -1]
+    assert not torch.equal(late, other[0, -1]), "the first observation of an episode is forgotten"
+
+
 CHECKS: tuple[Callable[[PolicyCase], None], ...] = (
     it_declares_what_it_can_do,
     settings_are_frozen_json,
@@ -390,5 +428,6 @@ CHECKS: tuple[Callable[[PolicyCase], None], ...] = (
     the_ratio_of_a_chain_is_one,
     its_chain_is_its_decoder_on_a_rising_grid,
     it_overfits_a_single_chunk,
+    its_memory_carries_an_episode,
 )
 """All checks of a policy."""

@@ -29,6 +29,7 @@ from tests.kits.policy_kit import (
     BASES,
     CFGS,
     OBSERVATION_SPEC,
+    RECURRENT,
     TRANSFORMS,
     build_policy,
     make_policy,
@@ -42,7 +43,7 @@ NOT_CLONED = ("-one-step", "-one-action", "-levels")
 def case_of(name: str) -> PolicyCase:
     # steps of the larger networks take longer, and get farther
     updates = 200 if name == "diffusion-unet" else 130 if name.endswith(("-unet", "-transformer")) else 300
-    if name.endswith(NOT_CLONED) or name.startswith(("categorical", "reranked", "path-speed")):
+    if name.endswith(NOT_CLONED) or name.startswith(("categorical", "reranked", "path-speed", "recurrent")):
         updates = 0
     if "attention" in name:
         # it reads no absent row, and of a mask only whether it is 0; see tests/policies/test_scene_encoder.py
@@ -56,7 +57,7 @@ def _all_there(policy: Any, count: int, seed: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", CFGS)
+@pytest.mark.parametrize("name", [*CFGS, *RECURRENT])
 def test_a_policy_keeps_the_contract(name: str, check: Callable[[PolicyCase], None]) -> None:
     check(case_of(name))
 

@@ -15,6 +15,7 @@ from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.policies.networks.builders import NETWORKS
 from robotrl.policies.path_speed import PathSpeedCfg
+from robotrl.policies.recurrent import RecurrentBetaCfg, RecurrentCategoricalCfg, RecurrentCfg
 from robotrl.policies.reranked import RerankedCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.policies.squashed import SquashedCfg
@@ -89,6 +90,15 @@ CFGS: dict[str, Any] = {
 }
 """One row for each kind, network and edge; the tests of every policy run on each."""
 
+RECURRENT: dict[str, Any] = {
+    "recurrent": RecurrentCfg(horizon=3, memory=6, hidden=(32, 32)),
+    "recurrent-picture": RecurrentCfg(memory=6, hidden=(16,), **PICTURES),
+    "recurrent-set": RecurrentCfg(memory=6, hidden=(16,), set_features=8),
+    "recurrent-beta": RecurrentBetaCfg(memory=6, hidden=(16,)),
+    "recurrent-categorical": RecurrentCategoricalCfg(memory=6, hidden=(16,)),
+}
+"""Policies with memory, which have no `encode`."""
+
 
 PLAIN = ("flow", "flow-one-step", "shortcut", "gaussian", "gaussian-one-action")
 """Vectors and an MLP: every weight acts on what comes out, not normalised away, not clipped."""
@@ -96,11 +106,12 @@ PLAIN = ("flow", "flow-one-step", "shortcut", "gaussian", "gaussian-one-action")
 
 def build_policy(name: str) -> Any:
     specs = {"picture": PICTURE_SPEC, "map": MAP_SPEC, "set": SET_SPEC}.get(name.rpartition("-")[2], OBSERVATION_SPEC)
-    if name.startswith("categorical"):
-        return CFGS[name].build(specs, CHOICE_SPEC, TransformGroup(TRANSFORMS.inputs))
+    cfg = (CFGS | RECURRENT)[name]
+    if "categorical" in name:
+        return cfg.build(specs, CHOICE_SPEC, TransformGroup(TRANSFORMS.inputs))
     if name.startswith("reranked"):
-        return CFGS[name].build(build_policy(name.replace("reranked", "flow")))
-    return CFGS[name].build(specs, ACTION_SPEC, TRANSFORMS)
+        return cfg.build(build_policy(name.replace("reranked", "flow")))
+    return cfg.build(specs, ACTION_SPEC, TRANSFORMS)
 
 
 def make_policy(name: str, seed: int = 0) -> Any:

@@ -19,6 +19,7 @@ namespace {
 
 enum AnswerKind { CHUNK = 1, REFUSED = 2, FAILED = 3 };
 constexpr int64_t SECOND_NS = 1'000'000'000;
+constexpr size_t MOST_FAILED = 200;  // as robotrl.deploy.inference.worker
 
 // A number as Python prints one that is not finite.
 const char* printed(float value) { return value != value ? "nan" : value > 0.0f ? "inf" : "-inf"; }
@@ -151,7 +152,11 @@ void Inference::answer() {
         answer_.values.resize(size_t(graph_.output_floats(output)));
         std::memcpy(answer_.values.data(), graph_.output(output), answer_.values.size() * sizeof(float));
     } else {
-        failure_.write("{\"why\": " + quoted(why) + "}");
+        if (failed_.size() == MOST_FAILED) failed_.erase(failed_.begin());
+        failed_.push_back(request_.state_id);
+        std::string decisions;
+        for (int64_t one : failed_) decisions += (decisions.empty() ? "" : ", ") + std::to_string(one);
+        failure_.write("{\"why\": " + quoted(why) + ", \"failed\": [" + decisions + "]}");
         answer_.values.clear();
     }
     answer_.stamp_ns = request_.stamp_ns;

@@ -65,6 +65,7 @@ class Inference {
     TextSlot introduction_, failure_;
     PolicyGraph& graph_;
     Message request_, answer_;
+    std::vector<int64_t> failed_;  // the last decisions that were not computed
     int64_t served_ = 0, due_ns_ = 0;
 };
 

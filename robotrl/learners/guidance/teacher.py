@@ -14,7 +14,7 @@ from robotrl.learners.guidance.suggester import Suggestions, no_suggestions
 from robotrl.rollout.compatibility import check_fit
 from robotrl.run.checkpoint import generator_state, set_generator_state
 from robotrl.run.policy_checkpoint import load_policy
-from robotrl.spec import Arrays, HasExpert, HasExpertState, VecSim
+from robotrl.spec import Arrays, HasExpert, HasExpertState, HasMemory, VecSim
 
 
 class TeacherActor(Protocol):
@@ -73,10 +73,16 @@ class TeacherPolicy:
     Raises:
         DataError: it cannot be read.
         ConfigError: it does not fit the sim.
+        CapabilityError: it has a memory, and is asked at each step, whether it acts or not.
     """
 
     def __init__(self, path: str, sim: VecSim, generator: torch.Generator) -> None:
         self._policy: Any = load_policy(path).to(sim.device)
+        if isinstance(self._policy, HasMemory):
+            raise CapabilityError(
+                f"guidance.policy {path!r} is a {type(self._policy).__name__}, which has a memory: expected a policy"
+                " without memory"
+            )
         check_fit(self._policy, sim)
         self._generator = generator
 

@@ -172,6 +172,7 @@ def test_refusals_are_those_of_python(flow: Path) -> None:
             for values, text in wrong:
                 assert process.ask(values, 0).kind == AnswerKind.REFUSED
                 assert process.process.link.failure == text
+            assert process.process.link.failed == [0] * len(wrong)
             right = observations(rng)
             answer = process.ask(packed(right, controller.manifest, None, []), 1)
             assert answer.kind == AnswerKind.CHUNK, "a refusal does not last"

@@ -342,8 +342,7 @@ def test_a_bundle_answers_bytes_and_a_robots_numbers_alike(bundle: Path) -> None
     rows = {key: x.numpy() for key, x in observed().items()}
     single = {key: np.ascontiguousarray(x, np.float32) for key, x in rows.items()}
     empty = np.zeros((ROWS, 2, 5), np.float32)
-    wanted, _ = run_ticks(controller.session, GoldenTicks(single, None, empty, empty.copy()), {"actions": "actions",
-                          "raw_action": "raw_action"})  # fmt: skip
+    wanted = run_ticks(controller.session, GoldenTicks(single, None, empty, empty.copy()), opened.manifest).actions
     for row in range(ROWS):
         for given in (rows, single, {**rows, "instruction": rows["instruction"].astype(np.uint16)},
                       {**rows, "state": rows["state"].astype(np.float64)}):  # fmt: skip

@@ -1,0 +1,1 @@
+"""Training of policies with memory by truncated backpropagation through time."""
