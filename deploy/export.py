@@ -360,7 +360,9 @@ def _to_onnx(policy: HasDeploy) -> bytes:
         names.append(MEMORY)
         outputs.append(NEXT_MEMORY)
         arrays.append(torch.zeros(1, policy.memory_width))
-    if len(set(names) | set(outputs)) != len(names) + len(outputs):
+    # the name is the noise's also where a policy has none
+    clash = "noise" in policy.observation_spec
+    if clash or len(set(names) | set(outputs)) != len(names) + len(outputs):
         own = ", ".join(repr(name) for name in ("noise", MEMORY, *outputs))
         raise ConfigError(f"observation keys {list(policy.observation_spec)}: {own} are names of the graph's own")
     return _exported(module, tuple(arrays), names, outputs)

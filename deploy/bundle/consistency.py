@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MIN_GOLDEN_TICKS = 64
 MAX_GOLDEN_TICKS = 100_000
+NOISE = "noise"
+"""Role and name of the sampler's noise."""
 INPUT_ROLES = ("observation", "noise", "state_in", "prefix", "prefix_mask")
 MAX_ACTIONS = 1024
 """Most elements of an action; the limit of the link to a robot."""
@@ -93,6 +95,12 @@ def _check_ports(manifest: Manifest) -> None:
     noises = [port.shape for port in inputs if port.role == "noise"]
     expected = [] if manifest.sampler.noise_shape is None else [manifest.sampler.noise_shape]
     require(noises == expected, "io.inputs of role 'noise'", noises, f"{expected} as sampler.noise_shape says")
+    for port in inputs:
+        # it is found by its name
+        named = (port.name == NOISE) == (port.role == NOISE)
+        require(
+            named, f"io.inputs {port.name!r} role", port.role, f"{NOISE!r} of an input of that name, and of no other"
+        )
 
 
 def _check_start(manifest: Manifest) -> None:

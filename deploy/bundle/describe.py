@@ -17,7 +17,7 @@ from robotrl.deploy.bundle.consistency import MIN_GOLDEN_TICKS
 from robotrl.deploy.bundle.plausible import max_still_s, plausible, start_envelope
 from robotrl.deploy.bundle.risk_graph import RISK_FILE
 from robotrl.deploy.export_stacks import measured_spec, newest, stacked_shape
-from robotrl.errors import ConfigError
+from robotrl.errors import ConfigError, out_of_range
 from robotrl.spec import (
     COMMITTED,
     COMMITTED_MASK,
@@ -94,6 +94,8 @@ class DeploysFrom(Protocol):
         ...
 
 
+MOST_AGE_S = 10.0
+"""Largest age of an observation that a bundle may allow."""
 MEMORY, NEXT_MEMORY = "memory", "next_memory"
 """Names of a recurrent policy's state in its graph."""
 
@@ -110,6 +112,8 @@ class SafetyOptions:
             (positions).
         limits: ranges under which the policy was trained; for observation elements that they do not name, the exporter
             adds plausible ranges, see `robotrl.deploy.bundle.plausible`.
+        max_observation_age_s: an older observation is stale, and an inference must be as quick; above 0, at most 10.
+            None: two control periods, and one more for each action that may be committed while the policy infers.
     """
 
     max_step: tuple[float, ...] | None = None
@@ -117,6 +121,7 @@ class SafetyOptions:
     bad_ticks_to_damp: int = 5
     neutral: tuple[float, ...] | None = None
     limits: tuple[schema.Limit, ...] = ()
+    max_observation_age_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ class ExportPlan:
                 chunk_length=policy.horizon,
                 execute=policy.horizon - policy.overlap if guided else policy.horizon,
                 latency_budget_s=self.period / 2,
-                max_observation_age_s=2 * self.period,
+                max_observation_age_s=self._max_age_s(committed),
                 rtc_mode="guided" if guided else "trained" if committed else "none",
                 rtc_max_delay_steps=committed,
                 interpolation="hold",
@@ -226,6 +231,15 @@ class ExportPlan:
             default_pose=known.default_pose,
             choices=spec.choices,
         )
+
+    def _max_age_s(self, committed: int) -> float:
+        """Age from which on an observation is stale, of a policy with so many committed actions at most."""
+        given = self.safety.max_observation_age_s
+        if given is None:
+            return (2 + committed) * self.period
+        if not 0 < given <= MOST_AGE_S:
+            raise out_of_range("max_observation_age_s", given, f"above 0, at most {MOST_AGE_S:g} s")
+        return given
 
     def _kind(self) -> schema.ActionKind:
         chooses = self.policy.action_spec.choices is not None

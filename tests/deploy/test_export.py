@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import tests.kits.deploy_kit as kit
+import tests.kits.serve_kit as serve_kit
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.describe import SafetyOptions
 from robotrl.deploy.export import export, parity_of
@@ -163,6 +164,10 @@ def test_transforms_on_the_host_are_applied_once(tmp_path: Path) -> None:
         ({"observations": kit.recorded(), "samples": 10}, "samples is 10: expected 1000 or more"),
         ({"observations": kit.recorded(), "control_dt_s": 0.0}, "control_dt_s is 0.0"),
         (
+            {"observations": kit.recorded(), "safety": SafetyOptions(max_observation_age_s=0.0)},
+            "max_observation_age_s is 0.0: expected above 0, at most 10 s",
+        ),
+        (
             {"observations": kit.recorded(), "safety": SafetyOptions(neutral=(5.0, 0.0))},
             "safety.neutral of 'push' is 5.0",
         ),
@@ -235,3 +240,29 @@ def test_our_policies_export_with_parity(tmp_path: Path, name: str) -> None:
 def test_the_report_is_plain(tmp_path_factory: pytest.TempPathFactory) -> None:
     report = kit.made("flow", tmp_path_factory.getbasetemp())[1]
     assert json.loads(json.dumps(report.to_json()))["samples"] == 1024
+
+
+def test_observations_may_be_older_where_actions_are_committed(tmp_path: Path) -> None:
+    """Two control periods of 0.02 s, one more for each action that may be committed, or what is asked for."""
+    plain = open_bundle(kit.made("flow", tmp_path)[0]).manifest.timing
+    assert plain.max_observation_age_s == pytest.approx(2 * kit.PERIOD_S)
+    trained = open_bundle(serve_kit.committed_bundle(tmp_path)).manifest.timing
+    most = trained.rtc_max_delay_steps
+    assert most > 0 and trained.max_observation_age_s == pytest.approx((2 + most) * trained.control_period_s)
+    options = SafetyOptions(max_observation_age_s=0.3)
+    export(kit.TinyFlow(), tmp_path / "asked", observations=kit.recorded(), safety=options)
+    assert open_bundle(tmp_path / "asked").manifest.timing.max_observation_age_s == 0.3
+
+
+class Echo(kit.TinyFlow):
+    """A policy without noise that observes something of that name."""
+
+    def __init__(self) -> None:
+        super().__init__(noisy=False)
+        self.observation_spec = {"noise": self.observation_spec["state"], "touch": self.observation_spec["touch"]}
+
+
+def test_an_observation_named_noise_is_refused(tmp_path: Path) -> None:
+    recorded = kit.recorded()
+    with pytest.raises(ConfigError, match=r"'noise', .* are names of the graph's own"):
+        export(Echo(), tmp_path / "b", observations={"noise": recorded["state"], "touch": recorded["touch"]})

@@ -30,6 +30,9 @@ class Args:
     guided_steps: int = 0
     """Guide each chunk of a flow or diffusion policy by the last actions of the one before, so many of them, so that it
     continues the motion under way without training for it. 0: off."""
+    max_observation_age_s: float | None = None
+    """Age from which on an observation is stale, s; an inference must be as quick. Default: two control periods, and
+    one more for each action that may be committed while the policy infers."""
     reflex: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Run of `--algo reflex` beside this policy, whose risk critic the servo evaluates; default: that of RUN, if it is
     one."""
@@ -45,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
     at_least("--samples", args.samples, 1000)
     at_least("--guided-steps", args.guided_steps, 0)
     from robotrl.api.exporting import export
+    from robotrl.deploy.bundle.describe import SafetyOptions
 
     period = {} if args.control_dt_s is None else {"control_dt_s": args.control_dt_s}
     with fresh_folder("--out", args.out, inputs=[args.run], replaces=args.overwrite):
@@ -55,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
             overwrite=args.overwrite,
             sim=args.sim,
             guided_steps=args.guided_steps,
+            safety=SafetyOptions(max_observation_age_s=args.max_observation_age_s),
             sign=args.sign,
             reflex=args.reflex,
             **period,
