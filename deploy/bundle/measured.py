@@ -50,18 +50,17 @@ def measured_as(
     return None
 
 
-def measured_positions(manifest: Manifest) -> tuple[MeasuredAs, ...]:
-    """The observations that measure a bundle's position targets, one for each action element; empty if one has none.
+def measured_positions(manifest: Manifest) -> tuple[MeasuredAs | None, ...]:
+    """The observation that measures each of a bundle's position targets; None for one that none measures.
 
     A scaled target is relative to a pose, so that only an offset measures it.
     """
     ports = {port.name: (port.names, port.units) for port in manifest.observations if len(port.measured_shape) == 1}
-    found: list[MeasuredAs] = []
+    found: list[MeasuredAs | None] = []
     for name, unit in zip(manifest.action.names, manifest.action.units, strict=True):
         one = measured_as(name, unit, ports)
-        if one is None or (one.factor != 1 and not one.name.endswith(_OFFSET)):
-            return ()
-        found.append(one)
+        relative = one is not None and one.factor != 1 and not one.name.endswith(_OFFSET)
+        found.append(None if relative else one)
     return tuple(found)
 
 

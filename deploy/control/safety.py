@@ -98,9 +98,9 @@ class SafetyLimits(NamedTuple):
     """Actions are discrete choices: only whole numbers within the limits are valid."""
     max_still_s: Mapping[str, float] = MappingProxyType({})
     """Longest time without a change while the robot is commanded to move, for some observation keys."""
-    measured: tuple[MeasuredAs, ...] | None = None
-    """Observation of each position target, from which blend-in and rate limit start; empty: they start from the first
-    action. None: from the neutral one, for actions at which a robot stands still."""
+    measured: tuple[MeasuredAs | None, ...] | None = None
+    """Observation of each position target, from which its blend-in and rate limit start; they start from the first
+    action where an element has none. None: from the neutral one, for actions at which a robot stands still."""
 
 
 class SafetyState(NamedTuple):
@@ -110,8 +110,8 @@ class SafetyState(NamedTuple):
     """(A,) last action sent; before the first, where the robot stands."""
     origin: np.ndarray
     """(A,) action from which the blend-in starts."""
-    placed: bool
-    """`last` and `origin` are known."""
+    known: np.ndarray
+    """(A,) bool: elements whose `last` and `origin` are known."""
     good_ticks: int
     """Number of ticks with the policy's action since the start; the blend-in depends on it."""
     bad_ticks: int
@@ -162,24 +162,28 @@ def limits_of(manifest: Manifest) -> SafetyLimits:
 
 
 def start(limits: SafetyLimits) -> SafetyState:
-    """State at the start of an episode, with neutral as the last action until `placed` knows better."""
-    neutral, placed = limits.neutral.copy(), limits.measured is None
-    return SafetyState(last=neutral, origin=neutral, placed=placed, good_ticks=0, bad_ticks=0, damped=False)
+    """State at the start of an episode, with neutral as the last action where nothing better is known yet."""
+    neutral = limits.neutral.copy()
+    known = np.full(neutral.shape, limits.measured is None)
+    return SafetyState(last=neutral, origin=neutral, known=known, good_ticks=0, bad_ticks=0, damped=False)
 
 
 def at_measured(limits: SafetyLimits, state: SafetyState, obs: Mapping[str, np.ndarray]) -> SafetyState:
-    """The state with the measured position as the last action, where that is not known yet and is measured.
+    """The state with the measured positions as the last action, where that is not known yet.
 
     Args:
         limits: the safety limits.
         state: the state.
         obs: observations that were found good, by key.
     """
-    if state.placed or not limits.measured:
+    if state.known.all():
         return state
-    found = np.asarray([obs[one.key][one.element] / np.float32(one.factor) for one in limits.measured], np.float32)
-    here = np.minimum(np.maximum(found, limits.low), limits.high)
-    return state._replace(last=here, origin=here, placed=True)
+    here, known = state.last.copy(), state.known.copy()
+    for i, one in enumerate(limits.measured or ()):
+        if one is not None and not known[i]:
+            here[i], known[i] = obs[one.key][one.element] / np.float32(one.factor), True
+    here = np.minimum(np.maximum(here, limits.low), limits.high)
+    return state._replace(last=here, origin=here, known=known)
 
 
 def check_observation(limits: SafetyLimits, obs: Mapping[str, np.ndarray], age_s: float) -> Reason:
@@ -254,8 +258,9 @@ def decide(
     wanted = np.minimum(np.maximum(action, limits.low), limits.high)
     if (wanted != action).any():
         reason |= Reason.CLAMPED
-    if not state.placed:
-        state = state._replace(last=wanted, origin=wanted, placed=True)
+    if not state.known.all():
+        last, origin = (np.where(state.known, array, wanted) for array in (state.last, state.origin))
+        state = state._replace(last=last, origin=origin, known=np.ones_like(state.known))
     if state.good_ticks < limits.ramp_ticks:
         part = np.float32((state.good_ticks + 1) / (limits.ramp_ticks + 1))
         blended = state.origin + part * (wanted - state.origin)

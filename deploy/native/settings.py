@@ -32,7 +32,7 @@ MAGIC = b"rrlblok1"
 _HEAD = struct.Struct("<8sI4xq")
 """Magic, checksum of the rest, bytes of the rest."""
 _ABSENT = -1
-"""Register of a risk graph that an operation does not take."""
+"""Register of a risk graph that an operation does not take; number that measures no position."""
 
 
 class BlockWriter:
@@ -84,10 +84,12 @@ class BlockWriter:
         """
         ends = np.cumsum([math.prod(shape) for shape in shapes.values()], dtype=np.int64)
         starts = dict(zip(shapes, [0, *ends.tolist()], strict=False))
-        known = [one for one in limits.measured or () if one.key in shapes]
+        elements = [None if one is None or one.key not in shapes else one for one in limits.measured or ()]
         self.wholes(limits.measured is not None)
-        self.places(np.asarray([starts[one.key] + one.element for one in known], np.int64))
-        self.floats([one.factor for one in known])
+        self.places(
+            np.asarray([_ABSENT if one is None else starts[one.key] + one.element for one in elements], np.int64)
+        )
+        self.floats([1.0 if one is None else one.factor for one in elements])
 
     def plausible(self, limits: SafetyLimits, key: str, shape: tuple[int, ...]) -> None:
         """Plausible range of each element of an observation; empty for none."""

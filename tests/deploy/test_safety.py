@@ -287,7 +287,7 @@ def test_a_robot_of_positions_is_held_where_it_stands_before_its_first_action() 
 
 
 def test_without_a_measured_position_limits_start_from_the_first_action() -> None:
-    chain = SafetyChain(limits(hold="last", measured=(), max_step=f32(0.05, 0.05), ramp_ticks=2))
+    chain = SafetyChain(limits(hold="last", measured=(None, None), max_step=f32(0.05, 0.05), ramp_ticks=2))
     chain.check(obs(0.9, 0.5), 0.0, 0.0)
     assert chain.decide(NONE, f32(0.9, 0.5)).action.tolist() == f32(0.9, 0.5).tolist()
     assert chain.decide(NONE, f32(0.0, 0.5)).action[0] == pytest.approx(0.85)
@@ -295,9 +295,17 @@ def test_without_a_measured_position_limits_start_from_the_first_action() -> Non
     assert chain.decide(NONE, f32(-0.9, 0.5)).action.tolist() == f32(-0.9, 0.5).tolist()
 
 
+def test_each_target_starts_from_what_is_known_of_it() -> None:
+    """The first one from where it is measured, the second one from the first action."""
+    chain = SafetyChain(limits(hold="last", measured=(MEASURED[0], None), max_step=f32(0.05, 0.05)))
+    chain.check(obs(0.9, 0.5), 0.0, 0.0)
+    assert chain.decide(NONE, f32(0.0, -1.5)).action.tolist() == pytest.approx([0.85, -1.5])
+    assert chain.decide(NONE, f32(0.0, 1.5)).action.tolist() == pytest.approx([0.8, -1.45])
+
+
 def test_the_native_chain_starts_from_the_same_place() -> None:
     rng = np.random.default_rng(0)
-    for known in (MEASURED, (), None):
+    for known in (MEASURED, (MEASURED[0], None), (None, None), None):
         made = limits(hold="last", measured=known, max_step=f32(0.1, 0.3), ramp_ticks=2)
         ours, theirs = SafetyChain(made), NativeChain(made, {"state": (2,)})
         for _ in range(20):

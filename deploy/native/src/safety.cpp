@@ -23,22 +23,22 @@ SafetyChain::SafetyChain(const SafetyLimits& limits)
       origin_(limits.neutral),
       wanted_(limits.neutral.size()),
       near_(limits.neutral.size()),
-      placed_(limits.from_neutral) {}
+      known_(limits.neutral.size(), limits.from_neutral) {}
 
 void SafetyChain::reset() {
     last_ = origin_ = limits_.neutral;
-    placed_ = limits_.from_neutral;
+    known_.assign(known_.size(), limits_.from_neutral);
     good_ticks_ = bad_ticks_ = 0;
     damped_ = false;
 }
 
 void SafetyChain::place(const float* numbers) {
-    if (placed_ || limits_.measured_at.empty()) return;
-    for (size_t i = 0; i < last_.size(); ++i) {
+    for (size_t i = 0; i < limits_.measured_at.size(); ++i) {
+        if (known_[i] || limits_.measured_at[i] < 0) continue;
         const float found = numbers[limits_.measured_at[i]] / limits_.measured_factor[i];
         last_[i] = origin_[i] = smaller_of(larger_of(found, limits_.low[i]), limits_.high[i]);
+        known_[i] = true;
     }
-    placed_ = true;
 }
 
 bool SafetyChain::is_choice(const float* action) const {
@@ -73,9 +73,10 @@ int64_t SafetyChain::limit(const float* action) {
         clamped |= wanted_[i] != action[i];
     }
     if (clamped) reason |= CLAMPED;
-    if (!placed_) {
-        last_ = origin_ = wanted_;
-        placed_ = true;
+    for (size_t i = 0; i < width; ++i) {
+        if (known_[i]) continue;
+        last_[i] = origin_[i] = wanted_[i];
+        known_[i] = true;
     }
     if (good_ticks_ < limits_.ramp_ticks) {
         const float part = float(double(good_ticks_ + 1) / double(limits_.ramp_ticks + 1));

@@ -40,8 +40,8 @@ struct SafetyLimits {
     int64_t bad_ticks_to_damp = 1, ramp_ticks = 0;
     double max_observation_age_s = 0.0;
     // Blend-in and rate limit start from the neutral action; else from where the robot stands: where each action element
-    // is measured, in the numbers of all observations, and the number of its units in one of the action's. Empty: they
-    // start from the first action.
+    // is measured, in the numbers of all observations, and the number of its units in one of the action's. -1: not
+    // measured, they start from the first action.
     bool from_neutral = true;
     std::vector<int64_t> measured_at;
     std::vector<float> measured_factor;
@@ -97,7 +97,7 @@ class SafetyChain {
 
     const SafetyLimits limits_;
     std::vector<float> last_, origin_, wanted_, near_;
-    bool placed_;
+    std::vector<char> known_;  // elements whose last action and origin are known
     int64_t good_ticks_ = 0, bad_ticks_ = 0;
     bool damped_ = false;
     int64_t ticks_ = 0, modes_[3] = {}, reasons_[REASONS] = {};

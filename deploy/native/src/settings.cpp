@@ -106,7 +106,7 @@ void Settings::check() const {
     int64_t numbers = 0;
     for (const NumberPort& port : ports) numbers += int64_t(port.places.size());
     for (int64_t at : limits.measured_at)
-        if (at < 0 || at >= numbers) refuse("a measured position beyond the last number");
+        if (at < -1 || at >= numbers) refuse("a measured position beyond the last number");
     const size_t planned = most_planned < 0 ? 0 : size_t(most_planned);
     if (guided && overlap.size() != (planned + 1) * (planned + 1) * planned) refuse("weights of another length");
     for (const WatchedInput& input : watched)
