@@ -28,7 +28,7 @@ from robotrl.errors import (
     out_of_range,
     unknown,
 )
-from robotrl.fn.advantage import group_relative, spread_groups
+from robotrl.fn.advantage import group_relative, group_std, spread_groups
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, clone_loss_of
 from robotrl.fn.loss import weighted_clip
 from robotrl.fn.planner.reranking import choice_terms, gated_entropy
@@ -262,20 +262,25 @@ class Rad2Learner(Learner):
         self.iteration += 1
         found = self._collector.collect(self.decide, self._collector.draw())
         returned = found.returned.view(-1, cfg.group_size)
-        kept = spread_groups(returned, cfg.least_std)
+        whole = ~found.cut.view_as(returned)
+        kept = spread_groups(returned, cfg.least_std, whole)
         scalars = {
             "rollout_success": float(found.success.float().mean()),
             "rollout_return": float(returned.mean()),
-            "group_std": float(returned.std(dim=1).mean()),
+            "rollout_cut": float(found.cut.float().mean()),
+            "group_std": float(group_std(returned, whole).mean()),
             "groups_kept": float(len(kept)),
             "decisions": float(len(found.valid)),
         }
         if cfg.ranks:
-            advantage = group_relative(returned)[kept].flatten()
-            self._choices.add(self._choice_rows(groups.chosen(found, kept, cfg.group_size), advantage))
+            among = groups.chosen(found, kept, cfg.group_size)
+            judged = torch.nonzero(~among.cut)[:, 0]
+            advantage = group_relative(returned, whole)[kept].flatten()[judged]
+            self._choices.add(self._choice_rows(groups.some_of(among, judged), advantage))
             scalars |= self._improve_discriminator()
         if cfg.generates:
-            self._plans.add(self._plan_rows(found))
+            # a plan that led out of what the sim knows is no example, neither as it was nor relabeled
+            self._plans.add(self._plan_rows(groups.some_of(found, torch.nonzero(~found.cut)[:, 0])))
             if self.iteration % cfg.generator_every == 0:
                 scalars |= self._improve_generator()
         return finite(scalars)
@@ -347,6 +352,8 @@ class Rad2Learner(Learner):
             [
                 some[torch.randint(max(len(some), 1), (cfg.generator_updates, count), generator=self._generator)]
                 for some, count in draws
+        if not len(shift):
+            return {}
                 if count
             ],
             dim=1,

@@ -43,6 +43,7 @@ class BevWarpSim(DrivingSim[WarpCore]):
             "efficiency": core.efficiency,
             "deviation_m": core.deviation,
             "covered": core.covered,
+            "cut": core.cut,
         }
         super().__init__(core, observed._replace(specs=observed.specs | specs), info)
 

@@ -30,6 +30,17 @@ COARSE = 16
 SMALL_WAY_M = 5.0
 """Logged progress below which the progress ratio compares distances with this one."""
 PROGRESS_LOW, PROGRESS_HIGH = 1.05, 1.10
+FAILURES = (
+    tables.VEHICLE
+    | tables.PERSON
+    | tables.STATIC
+    | tables.RED_LIGHT
+    | tables.STOP_SIGN
+    | tables.OFF_ROAD
+    | tables.OFF_ROUTE
+    | tables.BLOCKED
+)
+"""Events that end an episode as a failure."""
 """Progress ratios between which RAD-2's efficiency is 1."""
 
 
@@ -179,12 +190,16 @@ def measure_deviation(world: WorldState, log: ReplayArrays, replays: Any, limits
 
 @kernel
 def measure_sequence(
-    maps: Maps, world: WorldState, log: ReplayArrays, replays: Any, limits: Limits, e: int, hit: int
+    maps: Maps, world: WorldState, log: ReplayArrays, replays: Any, limits: Limits, e: int, failed: bool
 ) -> float:
-    """Update the terms of RAD-2's sequence reward of env `e`, and return by how much their sum has changed."""
+    """Update the terms of RAD-2's sequence reward of env `e`, and return by how much their sum has changed.
+
+    Safety is a least value over time, which a short episode would keep high: one that has `failed`, in whichever way,
+    is as unsafe as after a collision.
+    """
     state = replays[e]
     now = log.clips[state.clip].first + state.at
-    state.ttc = 0.0 if hit > 0 else logged_ttc(maps, world, log, replays, e, limits.ttc_s)
+    state.ttc = 0.0 if failed else logged_ttc(maps, world, log, replays, e, limits.ttc_s)
     state.safety = min(state.safety, state.ttc - limits.ttc_s)
     state.ratio = progress_ratio(world.egos[e].best - state.begin, max(log.progress[now] - state.begin, 0.0))
     state.efficiency = efficiency(state.ratio)
@@ -218,7 +233,8 @@ def step_ego(
     settle(maps, world, e)
     left = measure_deviation(world, log, replays, limits, e)
     total = judge_step(maps, world, rules, e, before, hit, slot, terms)
-    gained = measure_sequence(maps, world, log, replays, limits, e, 0 if left else hit)
+    failed = not left and episode.events & FAILURES != 0
+    gained = measure_sequence(maps, world, log, replays, limits, e, failed)
     total += limits.sequence * gained
     if state.at + 1 >= clip.steps:
         episode.events |= tables.LOG_ENDED

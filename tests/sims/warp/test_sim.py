@@ -18,6 +18,7 @@ from robotrl.sims.driving.logs.record import RecordedFrames, record_drives
 from robotrl.sims.driving.render import raster
 from robotrl.sims.warp.steps import efficiency, progress_ratio
 from tests.kits.warp_kit import MARGIN_M, STEPS, ground, pixel_positions, small_log, write_log
+from robotrl.spec import cut
 
 PIXELS = 32
 VIEW = raster.RasterCfg(PIXELS, PIXELS)
@@ -179,6 +180,7 @@ def test_deviation_truncates_and_is_never_a_failure(options: dict[str, Any], ste
         assert out.truncated.tolist() == [True] and out.terminated.tolist() == [False]
         assert out.info["success"].tolist() == [False]
         assert sim.terms["end"].tolist() == [0.0]
+        assert cut(out).tolist() == [True]
         assert count < STEPS
         # what is bootstrapped from
         assert set(out.final_obs) == set(sim.observation_spec) and len(out.final_obs["scalars"]) == 1
@@ -229,7 +231,7 @@ def test_log_ends_the_episode_without_a_failure() -> None:
     at_start(sim)
     out, events, count = until_end(sim, 0.0, -1.0)
     assert events == {"log_ended"} and count == STEPS - 1
-    assert out.truncated[0] and not out.terminated[0]
+    assert out.truncated[0] and not out.terminated[0] and not cut(out)[0]
     # a car that stays where it is has not succeeded
     assert not out.info["success"][0] and out.info["progress_ratio"][0] < 0.8
 
@@ -347,6 +349,34 @@ def test_safety_looks_at_the_logged_future(tmp_path: Path) -> None:
     near = make(log=str(path), obs="none", reward="sequence", ttc_s=1.0)
     at_start(near)
     assert float(drive(near).info["safety"][0]) == 0.0
+@pytest.mark.parametrize(
+    ("options", "steer", "accel", "event"),
+    [
+        ({"blocked_s": 1.0}, 0.0, -1.0, "blocked"),
+        ({}, -0.3, 0.0, "off_road"),
+        ({}, 0.0, 0.3, "red_light"),
+    ],
+)
+def test_an_episode_that_fails_is_as_unsafe_as_after_a_collision(
+    options: dict[str, Any], steer: float, accel: float, event: str
+) -> None:
+    """Safety was its least value until then; the failure makes it -ttc_s, and the last step pays for it."""
+    wide = {"max_aside_m": 100.0, "max_turned_deg": 180.0, "max_apart_m": 1000.0, "min_covered": 0.0}
+    sim = make(obs="none", reward="sequence", log=small_log(None), **wide, **options)
+    at_start(sim)
+    before = None
+    for _ in range(STEPS - 1):
+        out = drive(sim, steer, accel)
+        if len(out.final_ids):
+            break
+        before = (float(out.info["safety"][0]), float(out.info["efficiency"][0]))
+    assert before is not None and before[0] > -3.0
+    assert int(out.info["events"][0]) == tables.EVENTS[event] and out.terminated[0] and not cut(out)[0]
+    assert float(out.info["safety"][0]) == -3.0
+    changed = -3.0 - before[0] + float(out.info["efficiency"][0]) - before[1]
+    assert float(out.reward[0]) == pytest.approx(changed, abs=1e-5)
+
+
 
 
 # starts, lights, recordings and options
