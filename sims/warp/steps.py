@@ -27,9 +27,9 @@ TTC_TICK = 2
 """Steps of the log between two looks for a collision in the future."""
 FASTEST_MPS = 40.0
 COARSE = 16
+"""Pixels along the longer side of the view by which the share inside the logged frame is found."""
 SMALL_WAY_M = 5.0
 """Logged progress below which the progress ratio compares distances with this one."""
-PROGRESS_LOW, PROGRESS_HIGH = 1.05, 1.10
 FAILURES = (
     tables.VEHICLE
     | tables.PERSON
@@ -41,6 +41,7 @@ FAILURES = (
     | tables.BLOCKED
 )
 """Events that end an episode as a failure."""
+PROGRESS_LOW, PROGRESS_HIGH = 1.05, 1.10
 """Progress ratios between which RAD-2's efficiency is 1."""
 
 
@@ -62,7 +63,9 @@ class Limits(NamedTuple):
     shown: FrameView
     """View that is observed."""
     coarse: FrameView
-    """The same view in `COARSE` by `COARSE` pixels, for the share inside the logged frame."""
+    """The same view in fewer pixels, for the share inside the logged frame."""
+    coarse_rows: int
+    coarse_columns: int
 
 
 @kernel
@@ -179,7 +182,8 @@ def measure_deviation(world: WorldState, log: ReplayArrays, replays: Any, limits
     if limits.source_height > 0:
         ahead, left, turn = relative(poses[now, 0], poses[now, 1], poses[now, 2], me.x, me.y, me.yaw)
         where = pixel_map(limits.source, limits.coarse, ahead, left, turn)
-        state.covered = coverage(where, limits.source_height, limits.source_width, COARSE, COARSE)
+        size = limits.coarse_rows, limits.coarse_columns
+        state.covered = coverage(where, limits.source_height, limits.source_width, *size)
     return (
         abs(state.aside) > limits.aside_m
         or abs(state.turned) > limits.turned_rad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from robotrl.sims.driving.logs.layout import read_log
 from robotrl.sims.driving.logs.record import RecordedFrames, record_drives
 from robotrl.sims.driving.render import raster
 from robotrl.sims.warp.steps import efficiency, progress_ratio
-from tests.kits.warp_kit import MARGIN_M, STEPS, ground, pixel_positions, small_log, write_log
 from robotrl.spec import cut
+from tests.kits.warp_kit import MARGIN_M, STEPS, ground, pixel_positions, small_log, write_log
 
 PIXELS = 32
 VIEW = raster.RasterCfg(PIXELS, PIXELS)
@@ -179,11 +180,33 @@ def test_deviation_truncates_and_is_never_a_failure(options: dict[str, Any], ste
         assert events == {"deviation"}
         assert out.truncated.tolist() == [True] and out.terminated.tolist() == [False]
         assert out.info["success"].tolist() == [False]
-        assert sim.terms["end"].tolist() == [0.0]
         assert cut(out).tolist() == [True]
+        assert sim.terms["end"].tolist() == [0.0]
         assert count < STEPS
         # what is bootstrapped from
         assert set(out.final_obs) == set(sim.observation_spec) and len(out.final_obs["scalars"]) == 1
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(48, 48), (30, 48), (48, 31), (3, 48)])
+def test_an_ego_on_its_log_sees_all_of_a_frame_of_any_shape(rows: int, columns: int, tmp_path: Path) -> None:
+    path = write_log(tmp_path / "log", "channels", names=("a", "b", "c"), clips=(("train", 1),))
+    frames = np.load(path / "frames.npy")[:, -rows:, -columns:]
+    np.save(path / "frames.npy", np.ascontiguousarray(frames))
+    index = json.loads((path / "log.json").read_text())
+    index["frames"]["ego_row"] -= 64 - rows
+    index["frames"]["ego_column"] -= 64 - columns
+    (path / "log.json").write_text(json.dumps(index))
+    sim = make(log=str(path), obs="raster", min_covered=0.0)
+    at_start(sim)
+    assert float(sim.core.replays["covered"][0]) == 1.0
+    # ahead of the log by a quarter of the height, it has lost that share of the view, less what the log drives on
+    poses, height = sim.core.arrays.poses, rows / index["frames"]["pixels_per_m"]
+    x, y, yaw = poses[0, :3]
+    put(sim, x=x + 0.25 * height * math.cos(yaw), y=y + 0.25 * height * math.sin(yaw), v=0.0)
+    drive(sim, 0.0, -1.0)
+    lost = 0.25 - math.hypot(poses[1, 0] - x, poses[1, 1] - y) / height
+    if rows > 3:
+        assert float(sim.core.replays["covered"][0]) == pytest.approx(1.0 - lost, abs=0.5 / 10)
 
 
 def test_leaving_the_frame_truncates() -> None:
@@ -326,29 +349,6 @@ def test_rewards_add_up_to_the_sequence_reward() -> None:
     assert -3.0 <= float(out.info["safety"][0]) <= 0.0
 
 
-def test_safety_looks_at_the_logged_future(tmp_path: Path) -> None:
-    """A car that will cross in 2 s is seen now, although it stands still now."""
-    path = write_log(tmp_path / "log", None, clips=(("train", 1),), count=2)
-    steps, agents = np.load(path / "steps.npy"), np.load(path / "agents.npy")
-    speed = float(steps["speed"][0])
-    where = 2.0 * speed
-    yaw = float(steps["yaw"][0])
-    agents["x"][:, 0] = steps["x"][0] + where * math.cos(yaw)
-    agents["y"][:, 0] = steps["y"][0] + where * math.sin(yaw) - 8.0
-    # it jumps onto the way at step 15
-    agents["y"][15:, 0] += 8.0
-    agents["speed"][:, 0], agents["yaw"][:, 0] = 0.0, math.pi / 2
-    np.save(path / "agents.npy", agents)
-    sim = make(log=str(path), obs="none", reward="sequence")
-    at_start(sim)
-    out = drive(sim)
-    boxes = (0.5 * 4.7 + 0.5 * 1.8) / speed
-    assert float(sim.core.replays["ttc"][0]) == pytest.approx(2.0 - 0.1 - boxes, abs=0.25)
-    assert float(out.info["safety"][0]) == pytest.approx(float(sim.core.replays["ttc"][0]) - 3.0, abs=1e-5)
-    # with 1 s ahead it is not seen yet
-    near = make(log=str(path), obs="none", reward="sequence", ttc_s=1.0)
-    at_start(near)
-    assert float(drive(near).info["safety"][0]) == 0.0
 @pytest.mark.parametrize(
     ("options", "steer", "accel", "event"),
     [
@@ -377,6 +377,29 @@ def test_an_episode_that_fails_is_as_unsafe_as_after_a_collision(
     assert float(out.reward[0]) == pytest.approx(changed, abs=1e-5)
 
 
+def test_safety_looks_at_the_logged_future(tmp_path: Path) -> None:
+    """A car that will cross in 2 s is seen now, although it stands still now."""
+    path = write_log(tmp_path / "log", None, clips=(("train", 1),), count=2)
+    steps, agents = np.load(path / "steps.npy"), np.load(path / "agents.npy")
+    speed = float(steps["speed"][0])
+    where = 2.0 * speed
+    yaw = float(steps["yaw"][0])
+    agents["x"][:, 0] = steps["x"][0] + where * math.cos(yaw)
+    agents["y"][:, 0] = steps["y"][0] + where * math.sin(yaw) - 8.0
+    # it jumps onto the way at step 15
+    agents["y"][15:, 0] += 8.0
+    agents["speed"][:, 0], agents["yaw"][:, 0] = 0.0, math.pi / 2
+    np.save(path / "agents.npy", agents)
+    sim = make(log=str(path), obs="none", reward="sequence")
+    at_start(sim)
+    out = drive(sim)
+    boxes = (0.5 * 4.7 + 0.5 * 1.8) / speed
+    assert float(sim.core.replays["ttc"][0]) == pytest.approx(2.0 - 0.1 - boxes, abs=0.25)
+    assert float(out.info["safety"][0]) == pytest.approx(float(sim.core.replays["ttc"][0]) - 3.0, abs=1e-5)
+    # with 1 s ahead it is not seen yet
+    near = make(log=str(path), obs="none", reward="sequence", ttc_s=1.0)
+    at_start(near)
+    assert float(drive(near).info["safety"][0]) == 0.0
 
 
 # starts, lights, recordings and options
