@@ -179,12 +179,14 @@ def test_plans_are_relabeled_by_the_sims_own_signals() -> None:
     found = together([made._collector.collect(made.decide, made._collector.draw()) for _ in range(3)])
     rows = made._plan_rows(found)
     ttc_s, progress = found.record["ttc_s"].tolist(), found.record["progress"].tolist()
+    before = found.record["ttc_ahead_s"].tolist()
     expected = list[float]()
     for k in range(len(ttc_s)):
         mine = torch.nonzero(found.episode == found.episode[k])[:, 0].tolist()
         ahead = [ttc_s[j] for j in mine if j >= k][:2]
         safe = min(ahead) >= 4.0 and progress[k] < 0.95
-        expected.append(-1.5 if min(ahead) < 4.0 else 0.75 if safe else 0.0)
+        danger = min([before[j] for j in mine if j >= k][:2]) < 4.0
+        expected.append(-1.5 if danger else 0.75 if safe else 0.0)
     assert rows["shift"].tolist() == expected
     assert len(set(expected)) == 3
     plan = made.policy.to_actions(chosen(found.record["chunks"], found.record["choice"])).view(-1, 4, 2)
