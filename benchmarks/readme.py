@@ -19,9 +19,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import benchmarks
+from benchmarks.kit.cells import outdated
 from benchmarks.kit.figures import Figure
 from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.runner import SCHEMA_VERSION, rows
@@ -75,7 +77,24 @@ def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
         return parts[part](document)
     table = (TABLES[name] if module is None else module.table if hasattr(module, "table") else figures_table)(document)
     versions = ", ".join(f"{package} {version}" for package, version in document["versions"].items())
-    return f"{table}\n\n`{document['command']}`, {document['date']}; {_where(document)}; {versions}.{_rules(document)}"
+    made = f"`{document['command']}`, {document['date']}; {_where(document)}; {versions}.{_rules(document)}"
+    return f"{table}\n\n{made}{earlier(module, document)}"
+
+
+def earlier(module: ModuleType | None, document: Mapping[str, Any]) -> str:
+    """Sentence about cells that an earlier revision of the bench has made; empty without."""
+    cells = document.get("cells", {})
+    if module is None or not cells:
+        return ""
+    old = outdated(module.cells(False), cells)
+    if not old:
+        return ""
+    if len(old) == len(cells):
+        return (
+            " All cells are of an earlier revision: sim or judge have changed since, and they have not been run again."
+        )
+    methods = ", ".join(dict.fromkeys(cell["method"] for cell in old.values()))
+    return f" Of an earlier revision, since which sim or judge have changed, are {len(old)} cells: {methods}."
 
 
 def _rules(document: Mapping[str, Any]) -> str:

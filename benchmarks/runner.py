@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import benchmarks
-from benchmarks.kit.cells import Cell, CellResult, fill, finished, select
+from benchmarks.kit.cells import Cell, CellResult, fill, finished, outdated, select
 from benchmarks.kit.figures import Figure, as_figure, have
 from benchmarks.kit.machine import busy, machine_info, package_versions
 from robotrl.errors import ConfigError
@@ -85,6 +85,12 @@ def document(
     return out
 
 
+def of_other_methods(older: Mapping[str, CellResult], results: Mapping[str, CellResult]) -> dict[str, CellResult]:
+    """Cells of an earlier revision that are still shown: those of methods without a cell of today's."""
+    methods = {cell["method"] for cell in results.values()}
+    return {key: cell for key, cell in older.items() if cell["method"] not in methods}
+
+
 def missing_peers(module: ModuleType) -> list[str]:
     """One line for each peer that is not installed; its figures stay empty."""
     peers: Mapping[str, str] = module.PEERS
@@ -112,14 +118,19 @@ def _table(
     table: list[Cell] = module.cells(quick)
     path = json_path or _results_path(name, work)
     known: dict[str, CellResult] = {}
+    older: dict[str, CellResult] = {}
     if path.is_file():
-        known = read_json(path, "bench results", SCHEMA_VERSION).get("cells", {})
+        before = read_json(path, "bench results", SCHEMA_VERSION)
+        known, older = before.get("cells", {}), before.get("older_cells", {})
+    older |= outdated(table, known)
 
     def write(results: Mapping[str, CellResult]) -> None:
-        figures = {key: as_figure(figure) for key, figure in module.aggregate(list(results.values())).items()}
+        shown = {**results, **of_other_methods(older, results)}
+        figures = {key: as_figure(figure) for key, figure in module.aggregate(list(shown.values())).items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = dump_json(document(name, machine, _command(name, quick, None), quick, figures, results))
-        replace_file(path, text)
+        out = document(name, machine, _command(name, quick, None), quick, figures, shown)
+        kept = {key: older[key] for key in older if key not in shown}
+        replace_file(path, dump_json(out | ({"older_cells": kept} if kept else {})))
 
     failed: tuple[str, ...] = ()
     stopped = False

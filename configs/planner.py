@@ -78,8 +78,10 @@ def dppo() -> TrainCfg[DppoCfg, DiffusionCfg]:
         lr=1e-4,
         gamma=GAMMA,
         start_noise=0.0,
-        sample_std=0.05,
-        likelihood_std=0.05,
+        # without the noise of DDPM, as it is deployed; the floors of the deviation alone explore, as published
+        eta=0.0,
+        sample_std=0.1,
+        likelihood_std=0.1,
         critic_warmup_env_steps=65_536,
         critic_hidden=(128, 128),
     )

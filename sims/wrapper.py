@@ -46,6 +46,7 @@ from robotrl.spec.vehicle import (
     HasLoggedScenes,
     HasProgressRatio,
     HasTimeToCollision,
+    HasTimeToCollisionAhead,
     HasTrajectoryActions,
     HasVehicleObs,
     LoggedScenes,
@@ -323,6 +324,12 @@ class _TimeToCollision(WrappedSim):
         return self.sim.time_to_collision_s()
 
 
+class _TimeToCollisionAhead(WrappedSim):
+    def time_to_collision_ahead_s(self) -> NDArray[np.float64]:
+        """Time (N,) to the ego's next collision with somebody who is not behind it."""
+        return self.sim.time_to_collision_ahead_s()
+
+
 class _TrajectoryActions(WrappedSim):
     @property
     def trajectory_dt_s(self) -> float | None:
@@ -447,6 +454,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasLateRewards: _LateRewards,
     HasVehicleObs: _VehicleObs,
     HasTimeToCollision: _TimeToCollision,
+    HasTimeToCollisionAhead: _TimeToCollisionAhead,
     HasTrajectoryActions: _TrajectoryActions,
     HasProgressRatio: _ProgressRatio,
     HasLoggedScenes: _LoggedScenes,

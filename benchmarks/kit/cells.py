@@ -131,6 +131,15 @@ def finished(cells: Sequence[Cell], work: Path, known: Mapping[str, CellResult])
     return results
 
 
+def outdated(cells: Sequence[Cell], known: Mapping[str, CellResult]) -> dict[str, CellResult]:
+    """Results of a table's cells by another config, such as an earlier revision, by key."""
+    return {
+        cell.key: known[cell.key]
+        for cell in cells
+        if cell.key in known and known[cell.key].get("config_hash") != cell.config_hash
+    }
+
+
 def fill(
     cells: Sequence[Cell],
     chosen: Sequence[Cell],

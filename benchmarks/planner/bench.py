@@ -67,6 +67,8 @@ class Arm(NamedTuple):
     """Settings that differ from the policy of the bench."""
 
 
+REVISION = 2
+"""Of the cells: 1 were driven before cars kept behind those who turn off, and before `self-play` and `cloned`."""
 UPDATES = 5000
 """Updates of the policy in each arm."""
 ARMS = {
@@ -88,14 +90,23 @@ ABLATED = {
 def cells(quick: bool) -> list[Cell]:
     """Cells of both tables; `quick` is the rule-based driver alone."""
     planners = [
-        Cell(name, SIM, seed, ("python", "-m", "benchmarks.planner.cell", name, str(seed), OUT), "result.json")
+        Cell(
+            name, SIM, seed, ("python", "-m", "benchmarks.planner.cell", name, str(seed), OUT), "result.json", REVISION
+        )
         for seed in SEEDS
         for name, planner in PLANNERS.items()
         # without training there is no seed
         if (seed == SEEDS[0] if planner.preset is None else not quick)
     ]
     arms = [
-        Cell(name, SIM, seed, ("python", "-m", "benchmarks.planner.perlad_cell", name, str(seed), OUT), "result.json")
+        Cell(
+            name,
+            SIM,
+            seed,
+            ("python", "-m", "benchmarks.planner.perlad_cell", name, str(seed), OUT),
+            "result.json",
+            REVISION,
+        )
         for seed in SEEDS
         for name in ARMS
     ]
@@ -113,10 +124,14 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
             continue
         found = [cell["result"]["populations"] for cell in results if cell["method"] == name]
         for population in POPULATIONS:
-            scores = [float(one[population]["driving"]) for one in found]
+            # older cells have fewer populations
+            driven = [one for one in found if population in one]
+            if not driven:
+                continue
+            scores = [float(one[population]["driving"]) for one in driven]
             figures[f"{name}_{population}"] = _figure(scores, "driving score, CARLA leaderboard 2.0, 0 to 100")
             if population != TRAINED:
-                lost = [float(one[TRAINED]["driving"]) - score for one, score in zip(found, scores, strict=True)]
+                lost = [float(one[TRAINED]["driving"]) - score for one, score in zip(driven, scores, strict=True)]
                 figures[f"{name}_{population}_lost"] = _figure(lost, "points lost from moderate traffic")
     return figures
 
@@ -135,7 +150,8 @@ def table(document: Mapping[str, Any]) -> str:
     lines = table_head(("planner", *driven, "seeds"))
     for name, planner in PLANNERS.items():
         if f"{name}_{TRAINED}" in figures:
-            columns = [_text(figures[f"{name}_{population}"]) for population in driven]
+            found = [figures.get(f"{name}_{population}") for population in driven]
+            columns = ["-" if figure is None else _text(figure) for figure in found]
             runs = figures[f"{name}_{TRAINED}"].runs
             lines.append(f"| {planner.label} | {' | '.join(columns)} | {runs} |")
     arms = [name for name in ARMS if f"{name}_driving" in figures]

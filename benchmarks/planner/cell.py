@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.driving.cell import EPISODES, NUM_ENVS, REWARDED, drive, scenario_scores
-from benchmarks.planner.bench import CLONES, PLANNERS, POPULATIONS, SIM, TRAINED
+from benchmarks.planner.bench import CLONES, PLANNERS, POPULATIONS, REVISION, SIM, TRAINED
 from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, TrainCfg, changed_options
 from robotrl.engine.autocast import pays_in_bf16
@@ -64,18 +66,24 @@ def cloned(name: str, seed: int, out: Path) -> Path:
         out: the cell's folder, WORK/attempt-KEY/out; the clone goes to WORK/clones.
     """
     shared = out.parents[1] / "clones"
-    run, drives = shared / f"{name}-{DEMOS}-{seed}", shared / f"drives-{DEMOS}-{seed}"
+    cfg = preset_cfg(name, seed)
+    options = changed_options(cfg.sim)
+    how: dict[str, Any] = {"noise": NOISE, "labels": "intended", "keep": "all"}
+    drives = shared / f"drives-{DEMOS}-{seed}-{settings_hash(options, how)}"
+    run = shared / f"{name}-{DEMOS}-{seed}-{settings_hash(asdict(cfg), how)}"
     if run.exists():
         return run
-    cfg = preset_cfg(name, seed)
     shared.mkdir(exist_ok=True)
     if not drives.exists():
-        options = changed_options(cfg.sim)
-        how: dict[str, Any] = {"noise": NOISE, "labels": "intended", "keep": "all"}
         collect_demos(SIM, out / "drives", episodes=DEMOS, seed=seed, sim_options=options, **how)
         (out / "drives").rename(drives)
     train(replace(cfg, dataset=str(drives)), out / "clone")
     return (out / "clone").rename(run)  # whole or not at all
+
+
+def settings_hash(*settings: Any) -> str:
+    """Hash of settings and of the bench's revision, by which clones and drives of others are not taken for theirs."""
+    return hashlib.sha256(json.dumps([REVISION, *settings], default=str).encode()).hexdigest()[:12]
 
 
 def tuned(name: str, seed: int, start: Path | None, run: Path) -> Path:

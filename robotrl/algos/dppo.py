@@ -20,7 +20,7 @@ from robotrl.errors import ConfigError, check_positive, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
 from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, ChainLoss, MakeCritic
-from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, initial_noise
+from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, initial_noise, warn_of_step_noise
 from robotrl.learners.learner import Setup
 from robotrl.learners.on_policy import OnPolicyBatch
 from robotrl.policies.staged import StagedPolicy
@@ -66,6 +66,7 @@ class DppoCfg(ChainCfg):
     def build(self, setup: Setup) -> ChainLearner:
         """Build the learner."""
         _check(self)
+        warn_of_step_noise(setup.init_policy, self.eta)
         return ChainLearner(self, setup, "DPPO", lambda policy, make_critic: DppoLoss(policy, make_critic, self))
 
 

@@ -37,7 +37,7 @@ from robotrl.learners.on_policy import finite
 from robotrl.learners.parts import Part
 from robotrl.learners.token_policy import TokenActing
 from robotrl.registry import ENCODERS
-from robotrl.rollout.groups import Trajectories, chosen, together
+from robotrl.rollout.groups import Trajectories, chosen, some_of, together
 from robotrl.spec import HasScenarios, reads
 from robotrl.utils.batched import in_parts
 
@@ -176,23 +176,26 @@ class GrpoLearner(EpisodeLearner):
         """Run rollouts until enough groups are kept, then the updates; returns scalars to log."""
         cfg = self.cfg
         parts: list[Trajectories] = []
-        rates: list[Tensor] = []
+        won: list[Tensor] = []
+        off: list[Tensor] = []
         kept = tries = 0
         while kept < cfg.groups and tries < cfg.tries:
             self._begin()
             trajectories = self._collector.collect(self.decide, self._collector.draw())
-            rate = trajectories.success.view(-1, cfg.group_size).float().mean(dim=1)
+            rate = success_rate(trajectories, cfg.group_size)
             worth = self._worth(rate)
-            rates.append(rate)
+            won.append(trajectories.success)
+            off.append(trajectories.cut)
             kept, tries = kept + int(worth.sum()), tries + 1
             # groups of successes have no gradient, but serve as reference successes for the progress reward
             shown = worth | (rate == 1) if self._encoder is not None and cfg.keep_by == "reward" else worth
             parts.append(chosen(trajectories, torch.nonzero(shown)[:, 0], cfg.group_size))
         self.count_steps()
         trajectories, reward = self._rewarded(together(parts))
-        drawn, groups = (self.world.total(count) for count in (sum(map(len, rates)), len(reward)))
+        drawn, groups = (self.world.total(count) for count in (sum(map(len, won)) // cfg.group_size, len(reward)))
         scalars = {
-            "rollout_success": float(torch.cat(rates).mean()),
+            "rollout_success": float(torch.cat(won).float().mean()),
+            "rollout_cut": float(torch.cat(off).float().mean()),
             "groups_drawn": float(drawn),
             "groups_kept": float(groups),
         }
@@ -223,15 +226,18 @@ class GrpoLearner(EpisodeLearner):
         return (rate >= self.cfg.keep_low) & (rate <= self.cfg.keep_high)
 
     def _rewarded(self, trajectories: Trajectories) -> tuple[Trajectories, Tensor]:
-        """Return the groups with unequal rewards, and their rewards (P, G)."""
+        """Return the groups with unequal rewards, and their rewards (P, G); those of episodes cut off do not count."""
         cfg = self.cfg
         reward = trajectories.returned if cfg.progress == "return" else trajectories.success.float()
         if self._encoder is not None and len(reward):
             cap, steepness = cfg.progress_cap, cfg.progress_steepness
             task, embeddings = self._tasks(trajectories.start), self._embedded(trajectories)
-            reward = progress_reward(embeddings, trajectories.success, task, cap=cap, steepness=steepness)
-        reward = reward.view(-1, cfg.group_size)
-        good = torch.nonzero(reward.amax(dim=1) > reward.amin(dim=1))[:, 0]
+            among = ~trajectories.cut
+            whole = (embeddings[among], trajectories.success[among], task[among])
+            reward[among] = progress_reward(*whole, cap=cap, steepness=steepness)
+        reward, off = (x.view(-1, cfg.group_size) for x in (reward, trajectories.cut))
+        most, least = (reward.masked_fill(off, end) for end in (-torch.inf, torch.inf))
+        good = torch.nonzero(most.amax(dim=1) > least.amin(dim=1))[:, 0]
         return (chosen(trajectories, good, cfg.group_size) if len(good) < len(reward) else trajectories), reward[good]
 
     def _tasks(self, start: Tensor) -> Tensor:
@@ -259,6 +265,9 @@ class GrpoLearner(EpisodeLearner):
         return total / torch.bincount(trajectories.episode, minlength=len(total))[:, None]
 
     def _update(self, trajectories: Trajectories, reward: Tensor) -> dict[str, float]:
+        advantage = group_relative(reward, ~trajectories.cut.view_as(reward)).flatten()
+        whole = torch.nonzero(~trajectories.cut)[:, 0]
+        trajectories, advantage = some_of(trajectories, whole), advantage[whole]
         decisions, episodes = len(trajectories.valid), len(trajectories.success)
         everywhere = self.world.total(decisions), self.world.total(episodes)
         # an episode of any process has the same weight
@@ -270,7 +279,7 @@ class GrpoLearner(EpisodeLearner):
                 **{f"obs/{key}": x for key, x in obs.items()},
                 **record,
                 "log_prob": self._log_prob(obs, record) if decisions else weight,
-                "advantage": group_relative(reward).flatten()[trajectories.episode],
+                "advantage": advantage[trajectories.episode],
                 "weight": weight,
             }
         )
@@ -289,6 +298,12 @@ class GrpoLearner(EpisodeLearner):
             return likelihood(self.acting, self.model, some, some, cfg.bf16).log_prob
 
         return in_parts(log_prob, {**obs, **record}, cfg.microbatch or cfg.minibatch)
+
+
+def success_rate(found: Trajectories, size: int) -> Tensor:
+    """Success rate (P,) of each group of `size` episodes, without those that were cut off; 0 where all were."""
+    whole = ~found.cut.view(-1, size)
+    return (found.success.view(-1, size) & whole).sum(dim=1) / whole.sum(dim=1).clamp(min=1)
 
 
 def _check(cfg: GrpoCfg) -> None:

@@ -4,7 +4,7 @@ The discriminator learns by TC-GRPO: groups of episodes from one start, an advan
 shares, and one ratio per decision, that of the chosen candidate's probability. A decision lasts several control steps
 of the sim, whose tracker follows the chosen plan in the meantime, so choices are consistent in time. The planner learns
 by on-policy generator optimization (OGO): executed plans keep their path and get another acceleration, less where a
-collision is near, more where the ego lags and is safe; its own cloning loss is trained on them.
+collision ahead is near, more where the ego lags and is safe; its own cloning loss is trained on them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from robotrl.errors import (
     out_of_range,
     unknown,
 )
-from robotrl.fn.advantage import group_relative, spread_groups
+from robotrl.fn.advantage import group_relative, group_std, spread_groups
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, clone_loss_of
 from robotrl.fn.loss import weighted_clip
 from robotrl.fn.planner.reranking import choice_terms, gated_entropy
@@ -44,7 +44,12 @@ from robotrl.rollout.collector import Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.rollout.groups import GroupCollector, Trajectories
 from robotrl.spec import Arrays, LearnerCfg, MemoryNeeds, VecSim
-from robotrl.spec.vehicle import HasProgressRatio, HasTimeToCollision, HasTrajectoryActions
+from robotrl.spec.vehicle import (
+    HasProgressRatio,
+    HasTimeToCollision,
+    HasTimeToCollisionAhead,
+    HasTrajectoryActions,
+)
 
 Train = Literal["both", "discriminator", "generator"]
 TRAIN: tuple[Train, ...] = ("both", "discriminator", "generator")
@@ -90,7 +95,7 @@ class Rad2Cfg(LearnerCfg):
     anchors: float = 0.5
     """Fraction of a generator's minibatch that are executed plans as they were, so that it keeps what is good."""
     unsafe_ttc_s: float = 2.0
-    """Time to collision below which an executed plan is shortened, s."""
+    """Time to collision with somebody ahead below which an executed plan is shortened, s."""
     safe_ttc_s: float = 4.0
     """Time to collision from which an executed plan may be lengthened, s."""
     ttc_ahead: int = 1
@@ -262,20 +267,25 @@ class Rad2Learner(Learner):
         self.iteration += 1
         found = self._collector.collect(self.decide, self._collector.draw())
         returned = found.returned.view(-1, cfg.group_size)
-        kept = spread_groups(returned, cfg.least_std)
+        whole = ~found.cut.view_as(returned)
+        kept = spread_groups(returned, cfg.least_std, whole)
         scalars = {
             "rollout_success": float(found.success.float().mean()),
             "rollout_return": float(returned.mean()),
-            "group_std": float(returned.std(dim=1).mean()),
+            "rollout_cut": float(found.cut.float().mean()),
+            "group_std": float(group_std(returned, whole).mean()),
             "groups_kept": float(len(kept)),
             "decisions": float(len(found.valid)),
         }
         if cfg.ranks:
-            advantage = group_relative(returned)[kept].flatten()
-            self._choices.add(self._choice_rows(groups.chosen(found, kept, cfg.group_size), advantage))
+            among = groups.chosen(found, kept, cfg.group_size)
+            judged = torch.nonzero(~among.cut)[:, 0]
+            advantage = group_relative(returned, whole)[kept].flatten()[judged]
+            self._choices.add(self._choice_rows(groups.some_of(among, judged), advantage))
             scalars |= self._improve_discriminator()
         if cfg.generates:
-            self._plans.add(self._plan_rows(found))
+            # a plan that led out of what the sim knows is no example, neither as it was nor relabeled
+            self._plans.add(self._plan_rows(groups.some_of(found, torch.nonzero(~found.cut)[:, 0])))
             if self.iteration % cfg.generator_every == 0:
                 scalars |= self._improve_generator()
         return finite(scalars)
@@ -287,6 +297,9 @@ class Rad2Learner(Learner):
         record = {"chunks": explored.chunks, "choice": explored.choice, "log_prob": explored.log_prob}
         if self.cfg.generates:
             record["ttc_s"] = torch.from_numpy(self.sim.time_to_collision_s()).to(rows.device)[rows]
+            record["ttc_ahead_s"] = record["ttc_s"]
+            if isinstance(self.sim, HasTimeToCollisionAhead):
+                record["ttc_ahead_s"] = torch.from_numpy(self.sim.time_to_collision_ahead_s()).to(rows.device)[rows]
             if self.cfg.speed_up_mps2:
                 record["progress"] = torch.from_numpy(self.sim.progress_ratio()).to(rows.device)[rows]
         return Decision(explored.actions, record)
@@ -302,9 +315,12 @@ class Rad2Learner(Learner):
         cfg, policy = self.cfg, self.policy
         assert self._unit is not None, "plans are relabeled only where the generator learns"
         plan = policy.to_actions(chosen(found.record["chunks"], found.record["choice"]))
-        ttc_s = least_ahead(found.record["ttc_s"], found.episode, cfg.ttc_ahead)
+        ttc_s, ttc_ahead_s = (
+            least_ahead(found.record[name], found.episode, cfg.ttc_ahead) for name in ("ttc_s", "ttc_ahead_s")
+        )
         shift = acceleration_shift(
             ttc_s,
+            ttc_ahead_s,
             found.record["progress"] if cfg.speed_up_mps2 else torch.ones_like(ttc_s),
             unsafe_ttc_s=cfg.unsafe_ttc_s,
             safe_ttc_s=cfg.safe_ttc_s,
@@ -336,6 +352,8 @@ class Rad2Learner(Learner):
         """Run the generator's updates on relabeled plans, with some that stay as they were."""
         cfg, rows = self.cfg, self._plans.rows()
         shift = rows.pop("shift")
+        if not len(shift):
+            return {}
         slower, faster = shift < 0, shift > 0
         scalars = {"plans_shortened": float(slower.float().mean()), "plans_lengthened": float(faster.float().mean())}
         changed, same = (torch.nonzero(which)[:, 0] for which in (slower | faster, shift == 0))

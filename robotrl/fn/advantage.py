@@ -90,6 +90,12 @@ def masked_sum(values: Tensor, valid: Tensor) -> Tensor:
     return values.masked_fill(~valid, 0.0).sum(dim=1, keepdim=True)
 
 
+def group_std(reward: Tensor, valid: Tensor) -> Tensor:
+    """Unbiased standard deviation (P,) of the valid (P, G) members of each group; 0 with fewer than two."""
+    count = valid.sum(dim=1, keepdim=True)
+    return _spread((reward - masked_sum(reward, valid) / count.clamp(min=1)).masked_fill(~valid, 0.0), count)[:, 0]
+
+
 def _spread(centerd: Tensor, count: Tensor) -> Tensor:
     """Unbiased std (P, 1) of groups of `count` (P, 1) members; of deviations that are 0 for padding."""
     return (centerd.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
@@ -104,9 +110,5 @@ def spread_groups(reward: Tensor, least_std: float, valid: Tensor | None = None)
             kept.
         valid: (P, G) bool, see `group_relative`.
     """
-    if valid is None:
-        std = reward.std(dim=1)
-    else:
-        count = valid.sum(dim=1, keepdim=True)
-        std = _spread((reward - masked_sum(reward, valid) / count.clamp(min=1)).masked_fill(~valid, 0.0), count)[:, 0]
+    std = reward.std(dim=1) if valid is None else group_std(reward, valid)
     return torch.nonzero((std >= least_std) & (std > 0))[:, 0]

@@ -39,6 +39,22 @@ def warn_of_start_noise(policy: object, start_noise: float) -> None:
         )
 
 
+def warn_of_step_noise(policy: object, eta: float) -> None:
+    """Warn if the steps of chains that learn are noisy and the policy is deployed without any noise.
+
+    Args:
+        policy: the policy that is fine-tuned.
+        eta: noise of the steps in training, see `chain.ddim`.
+    """
+    if isinstance(policy, HasDeployNoise) and policy.deploy_noise == 0 and eta > 0:
+        warnings.warn(
+            f"the steps of chains in training have DDPM's noise (algo.eta is {eta:g}), and the policy is deployed"
+            " without noise (policy.deploy_noise is 0): chains pass through points that it never meets when it is"
+            " deployed; expected algo.eta 0, with which the floor algo.sample_std alone explores",
+            stacklevel=3,
+        )
+
+
 @torch.no_grad()
 def draw_chain(
     policy: Any,

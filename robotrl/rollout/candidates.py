@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from robotrl.errors import CapabilityError, check_count
+from robotrl.fn.chain import executed
 from robotrl.fn.random.keyed_noise import KeyedNoise
+from robotrl.fn.random.noise import randn
 from robotrl.rollout.evaluate import PolicyActor
-from robotrl.spec import Arrays, HasKeyedNoise, HasOverlap, Mode, Policy
+from robotrl.spec import (
+    Arrays,
+    HasChain,
+    HasDecode,
+    HasDeployNoise,
+    HasKeyedNoise,
+    HasOverlap,
+    HasProposals,
+    Mode,
+    Policy,
+)
 
 MOST = 256
 """Largest number of candidates."""
@@ -17,7 +31,9 @@ MOST = 256
 class CandidateActor(PolicyActor):
     """A `PolicyActor` whose decisions come with candidates: samples from the same observation with other noise.
 
-    Its actions are those of `PolicyActor`, bit for bit.
+    A policy that is deployed with less noise than it was trained with (`HasDeployNoise`) draws them from all of it, to
+    show what it has learned to do besides. One that ranks candidates itself (`HasProposals`) shows those that came
+    next, as many as it has. Its actions are those of `PolicyActor`, bit for bit.
 
     Args:
         policy: a policy that samples from keyed noise.
@@ -44,8 +60,12 @@ class CandidateActor(PolicyActor):
             raise CapabilityError(
                 f"policy {type(policy).__name__} continues its last chunk: candidates need the policy that it guides"
             )
-        self._count = count
-        self._others = torch.zeros((num_envs, count, *self._cursor.chunk.shape[1:]), device=device)
+        proposed = 0
+        if isinstance(policy, HasProposals) and policy.noise_shape is not None:
+            proposed = policy.noise_shape[0] // policy.horizon
+        self._ranked = proposed > 1
+        self._count = min(count, proposed - 1) if self._ranked else count
+        self._others = torch.zeros((num_envs, self._count, *self._cursor.chunk.shape[1:]), device=device)
 
     def candidates(self, env: int) -> Tensor:
         """(M, h, A) see `robotrl.spec.drive_trace.HasCandidates`."""
@@ -55,9 +75,29 @@ class CandidateActor(PolicyActor):
         chunk = super()._decide(obs, envs, start)
         starts, decisions = start.cpu().numpy(), self._decision[envs].cpu().numpy()
         rows = {key: value[envs] for key, value in obs.items()}
-        for number in range(self._count):
-            # streams of their own: a seed of a user is below 2^64
-            noise = KeyedNoise(self._seed + ((number + 1) << 64), starts, decisions, 0)
-            with torch.no_grad():
-                self._others[envs, number] = self._policy.act(rows, None, noise, self._mode).chunk
+        with torch.no_grad():
+            if self._ranked:
+                self._others[envs] = self._runners_up(rows, KeyedNoise(self._seed, starts, decisions, 0))
+                return chunk
+            for number in range(self._count):
+                # streams of their own: a seed of a user is below 2^64
+                noise = KeyedNoise(self._seed + ((number + 1) << 64), starts, decisions, 0)
+                self._others[envs, number] = self._sampled(rows, noise)
         return chunk
+
+    def _sampled(self, rows: Arrays, noise: KeyedNoise) -> Tensor:
+        """A sample (n, H, A) for each row, from noise of deviation 1."""
+        policy = self._policy
+        if not (isinstance(policy, HasChain) and isinstance(policy, HasDecode) and isinstance(policy, HasDeployNoise)):
+            return policy.act(rows, None, noise, self._mode).chunk
+        given: Any = policy
+        start = randn((len(noise), *given.noise_shape), noise, self._others.device)
+        return given.to_actions(executed(given, given.decode(given.encode(rows), start)))
+
+    def _runners_up(self, rows: Arrays, noise: KeyedNoise) -> Tensor:
+        """The (n, M, H, A) proposals that were ranked behind the executed one, the best first."""
+        policy = self._policy
+        found = policy.propose(rows, randn((len(noise), *policy.noise_shape), noise, self._others.device))
+        order = found.logits.topk(self._count + 1, dim=1).indices[:, 1:, None, None]
+        behind = found.chunks.gather(1, order.expand(-1, -1, *found.chunks.shape[2:]))
+        return policy.to_actions(behind.flatten(0, 1)).view(behind.shape)

@@ -17,7 +17,7 @@ from torch import Tensor
 from robotrl.errors import CapabilityError, ConfigError, check_number
 from robotrl.fn.random import counter_rng
 from robotrl.sims.wrapper import State, WrappedSim, declared
-from robotrl.spec import HasScenarios, HasStateIds, Step, VecSim, lost
+from robotrl.spec import HasScenarios, HasStateIds, Step, VecSim, cut, lost
 
 WINDOW = 200
 """Number of episodes that a scenario's running mean covers."""
@@ -72,7 +72,8 @@ class CurriculumSim(WrappedSim):
         ended = step.final_ids[~lost(step)[step.final_ids]].tolist()
         if ended:
             self._left -= len(ended)
-            whole = [env for env in ended if not self._short[env]]
+            off = cut(step)
+            whole = [env for env in ended if not self._short[env] and not off[env]]
             self._short[ended] = False
             self.book(step.info["state_id"][whole], step.info["success"][whole])
         return step

@@ -15,7 +15,7 @@ from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.random import counter_rng
 from robotrl.rollout.collector import Decision, Follows
 from robotrl.rollout.finite import check_finite
-from robotrl.spec import Arrays, HasState, HasStateIds, VecSim, lost
+from robotrl.spec import Arrays, HasState, HasStateIds, VecSim, cut, lost
 from robotrl.spec.late_rewards import MISSING, HasLateRewards, LateRewards
 
 _STREAM = 0x6209
@@ -54,6 +54,8 @@ class Trajectories(NamedTuple):
     """(N,) sum of the sim's rewards."""
     start: Tensor
     """(N,) int64: start ids."""
+    cut: Tensor
+    """(N,) bool: episodes that the sim cut off, see `robotrl.spec.cut`; what they returned is no result."""
 
 
 class GroupCollector:
@@ -116,7 +118,7 @@ class GroupCollector:
         obs = sim.reset()
         device = sim.device
         alive = torch.ones(n, dtype=torch.bool, device=device)
-        success, gone = torch.zeros(2, n, dtype=torch.bool, device=device)
+        success, gone, off = torch.zeros(3, n, dtype=torch.bool, device=device)
         returned = torch.zeros(n, device=device)
         seen: list[Arrays] = []
         said: list[Arrays] = []
@@ -148,6 +150,7 @@ class GroupCollector:
                 ended = (out.terminated | out.truncated) & alive
                 success |= ended & out.info["success"]
                 gone |= ended & lost(out)
+                off |= ended & cut(out)
                 alive &= ~ended
                 obs = out.obs
             seen.append(now)
@@ -159,7 +162,8 @@ class GroupCollector:
             late_sim.lost_late_rewards(steps.add(late_sim.late_rewards(wait=True)))
             returned = steps.returned()
         begun = torch.from_numpy(ids).to(device)
-        found = Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), success, returned, begun)
+        results = (success, returned, begun, off)
+        found = Trajectories(_joined(seen), _joined(said), torch.cat(valid), torch.cat(whose), *results)
         if gone.any():
             whole = torch.nonzero(~gone.view(-1, self.size).any(dim=1))[:, 0]
             if not len(whole):
@@ -167,7 +171,7 @@ class GroupCollector:
                 return self.collect(decide, starts)
             found = chosen(found, whole, self.size)
         if isinstance(sim, DrawsStarts):
-            sim.book(found.start, found.success)
+            sim.book(found.start[~found.cut], found.success[~found.cut])
         return found
 
     def state(self) -> dict[str, Any]:
@@ -220,8 +224,12 @@ class _LateSteps(NamedTuple):
 
 def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
     """Only the episodes of some groups (k,), renumbered in their order."""
-    device = groups.device
-    episodes = (groups[:, None] * size + torch.arange(size, device=device)).flatten()
+    return some_of(found, (groups[:, None] * size + torch.arange(size, device=groups.device)).flatten())
+
+
+def some_of(found: Trajectories, episodes: Tensor) -> Trajectories:
+    """Only some episodes (k,), renumbered in their order."""
+    device = episodes.device
     number = torch.full((len(found.success),), -1, device=device)
     number[episodes] = torch.arange(len(episodes), device=device)
     rows = torch.nonzero(number[found.episode] >= 0)[:, 0]
@@ -233,6 +241,7 @@ def chosen(found: Trajectories, groups: Tensor, size: int) -> Trajectories:
         found.success[episodes],
         found.returned[episodes],
         found.start[episodes],
+        found.cut[episodes],
     )
 
 
@@ -247,6 +256,7 @@ def together(parts: list[Trajectories]) -> Trajectories:
         torch.cat([part.success for part in parts]),
         torch.cat([part.returned for part in parts]),
         torch.cat([part.start for part in parts]),
+        torch.cat([part.cut for part in parts]),
     )
 
 

@@ -43,12 +43,21 @@ class Step(NamedTuple):
     info: dict[str, Tensor]
     """(N,) each, about the step just made: `success` bool, `state_id` int64 (start of that episode, -1 if unknown).
 
-    A sim that can lose episodes adds `lost` bool, see `lost`."""
+    A sim that can lose episodes adds `lost` bool, see `lost`; one that can cut them off adds `cut` bool, see `cut`."""
 
 
 def lost(step: Step) -> Tensor:
     """(N,) bool: envs whose episode was lost because its worker process died. It is not counted, and is run again."""
     return step.info.get("lost", step.terminated & False)
+
+
+def cut(step: Step) -> Tensor:
+    """(N,) bool: envs whose episode was cut off, because the sim does not know what comes next.
+
+    Its last observation is bootstrapped from as after any truncation. Its return is no result: methods that compare
+    whole episodes leave it out.
+    """
+    return step.info.get("cut", step.terminated & False)
 
 
 # sims

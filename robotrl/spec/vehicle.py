@@ -46,6 +46,15 @@ class HasTimeToCollision(Protocol):
 
 
 @runtime_checkable
+class HasTimeToCollisionAhead(Protocol):
+    """The sim tells collisions that braking may avert from those with somebody who comes from behind."""
+
+    def time_to_collision_ahead_s(self) -> NDArray[np.float64]:
+        """(N,) as `HasTimeToCollision`, without road users whose centers are behind the ego's."""
+        ...
+
+
+@runtime_checkable
 class HasTrajectoryActions(Protocol):
     """The sim says whether an action is a trajectory that a tracker follows."""
 

@@ -108,9 +108,10 @@ def will_touch(maps: Maps, world: WorldState, e: int, look_s: float) -> bool:
 
 @kernel
 def at_fault(world: WorldState, e: int, slot: int) -> bool:
-    """True if the ego is at fault in a collision: not if it stands, is hit from behind, or is hit by a reckless car.
+    """True if the ego is at fault in a collision: not if it stands, or is hit from behind or by a red-light runner.
 
-    A simplified form of nuPlan's rule (a front or side collision of a moving ego counts).
+    A simplified form of nuPlan's rule (a front or side collision of a moving ego counts). The runner is the car of the
+    scenario of that name alone: cars of the traffic that are distracted now and then are met as all others are.
     """
     ego = world.egos[e]
     if ego.v < STANDS_MPS:
@@ -120,7 +121,9 @@ def at_fault(world: WorldState, e: int, slot: int) -> bool:
     other = world.agents[e, slot]
     ahead = (other.x - ego.x) * ego.cos + (other.y - ego.y) * ego.sin
     from_behind = ahead < -0.25 * world.agents[e, 0].length and other.v > ego.v
-    return not (from_behind or (other.reckless == 1 and world.episodes[e].events & tables.RED_LIGHT == 0))
+    episode = world.episodes[e]
+    runner = slot == episode.target and other.reckless == 1
+    return not (from_behind or (runner and episode.events & tables.RED_LIGHT == 0))
 
 
 @kernel

@@ -37,34 +37,43 @@ def time_to_touch(me: Any, ego: Any, other: Any, dx: float, dy: float, vx: float
 
 
 @kernel
-def time_to_collision(maps: Maps, world: WorldState, e: int) -> tuple[float, float]:
+def time_to_collision(maps: Maps, world: WorldState, e: int) -> tuple[float, float, float]:
     """Time until the ego's box meets another road user's or a parked car's, if all keep speed and course.
 
     Unlike the reward's near-collision term it counts a standing ego, parked cars, and all directions.
 
     Returns:
-        The time, s, `HORIZON_S` if there is none before; and the direction, rad, of the other's center now, in the
-        ego's frame, left positive.
+        The time, s, `HORIZON_S` if there is none before; the direction, rad, of the other's center now, in the ego's
+        frame, left positive; and the time without those whose centers are now behind the ego's.
     """
     ego, agents = world.egos[e], world.agents[e]
     me, row = agents[0], maps.maps[world.episodes[e].map]
     vx, vy = ego.v * ego.cos, ego.v * ego.sin
-    soonest, nearest_x, nearest_y = HORIZON_S, 1.0, 0.0
+    soonest, before, nearest_x, nearest_y = HORIZON_S, HORIZON_S, 1.0, 0.0
     for slot in range(1, len(agents)):
         other = agents[slot]
         if other.kind == 0:
             continue
         dx, dy = other.x - ego.x, other.y - ego.y
-        t = time_to_touch(me, ego, other, dx, dy, other.v * other.cos - vx, other.v * other.sin - vy, soonest)
-        if t < soonest and not passes_over(maps, world, e, other, t):
-            soonest, nearest_x, nearest_y = t, dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
+        x, y = dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
+        limit = soonest if x < 0.0 else before
+        t = time_to_touch(me, ego, other, dx, dy, other.v * other.cos - vx, other.v * other.sin - vy, limit)
+        if t < limit and not passes_over(maps, world, e, other, t):
+            if x >= 0.0:
+                before = t
+            if t < soonest:
+                soonest, nearest_x, nearest_y = t, x, y
     for k in range(row.parked, row.parked + row.parkeds):
         box = maps.parked[k]
         dx, dy = box.x - ego.x, box.y - ego.y
-        t = time_to_touch(me, ego, box, dx, dy, -vx, -vy, soonest)
-        if t < soonest:
-            soonest, nearest_x, nearest_y = t, dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
-    return soonest, math.atan2(nearest_y, nearest_x)
+        x, y = dx * ego.cos + dy * ego.sin, dy * ego.cos - dx * ego.sin
+        limit = soonest if x < 0.0 else before
+        t = time_to_touch(me, ego, box, dx, dy, -vx, -vy, limit)
+        if t < limit and x >= 0.0:
+            before = t
+        if t < min(limit, soonest):
+            soonest, nearest_x, nearest_y = t, x, y
+    return soonest, math.atan2(nearest_y, nearest_x), before
 
 
 @kernel
@@ -91,10 +100,10 @@ def route_aside(maps: Maps, world: WorldState, e: int) -> float:
 
 @kernel
 def scene_range(maps: Maps, world: WorldState, out: Any, low: int, high: int) -> None:
-    """Facts of the envs from `low` to `high` into `out` (N, 7), columns `FACTS`."""
+    """Facts of the envs from `low` to `high` into `out` (N, 8), columns `FACTS`."""
     for e in range(low, high):
         ego = world.egos[e]
-        out[e, 0], out[e, 1] = time_to_collision(maps, world, e)
+        out[e, 0], out[e, 1], out[e, 7] = time_to_collision(maps, world, e)
         out[e, 2] = ego.v
         out[e, 3] = light_ahead(maps, world, e)
         out[e, 4] = ego.d
@@ -102,4 +111,13 @@ def scene_range(maps: Maps, world: WorldState, out: Any, low: int, high: int) ->
         out[e, 6] = route_aside(maps, world, e)
 
 
-FACTS = ("ttc_s", "direction_rad", "speed_mps", "light", "route_offset_m", "off_road_share", "route_aside_m")
+FACTS = (
+    "ttc_s",
+    "direction_rad",
+    "speed_mps",
+    "light",
+    "route_offset_m",
+    "off_road_share",
+    "route_aside_m",
+    "ttc_ahead_s",
+)

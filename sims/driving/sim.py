@@ -23,6 +23,7 @@ from robotrl.sims.driving.observations import DrivingObservations, Observed, mak
 from robotrl.sims.driving.plan import SPACING_S, ActionKind, Actions, actions_of
 from robotrl.sims.driving.render import picture, raster, vectors
 from robotrl.sims.driving.rewards import RewardCfg, Rules
+from robotrl.sims.driving.scene import FACTS
 from robotrl.sims.driving.traffic.driver import RouteDriver
 from robotrl.spec import TrainDefaults
 from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
@@ -107,6 +108,10 @@ class DrivingSim(CoreSim[D]):
     def time_to_collision_s(self) -> NDArray[np.float64]:
         """Time (N,) to the next collision if all keep speed and course; see `HasTimeToCollision`."""
         return captions.facts(self.core)[:, 0]
+
+    def time_to_collision_ahead_s(self) -> NDArray[np.float64]:
+        """The same (N,) without those behind; see `HasTimeToCollisionAhead`."""
+        return captions.facts(self.core)[:, FACTS.index("ttc_ahead_s")]
 
     @property
     def trajectory_dt_s(self) -> float | None:

@@ -279,6 +279,12 @@ class _TimeToCollision(_Asks):
         return self.gathered("time_to_collision_s")
 
 
+class _TimeToCollisionAhead(_Asks):
+    def time_to_collision_ahead_s(self) -> NDArray[Any]:
+        """Time (N,) to the ego's next collision with somebody who is not behind it, s."""
+        return self.gathered("time_to_collision_ahead_s")
+
+
 class _ProgressRatio(_Asks):
     def progress_ratio(self) -> NDArray[Any]:
         """Progress (N,) over the reference's."""
@@ -308,6 +314,7 @@ def _parts(found: EnvDescription) -> Iterator[type[_Asks]]:
         _ActionCaptions: "action_contexts" in methods and "action_captions" in constants,
         _TimeLimit: "elapsed_steps" in methods and "limit_steps" in constants,
         _TimeToCollision: "time_to_collision_s" in methods,
+        _TimeToCollisionAhead: "time_to_collision_ahead_s" in methods,
         _ProgressRatio: "progress_ratio" in methods,
     }
     yield from (part for part, has in wanted.items() if has)

@@ -37,7 +37,13 @@ from robotrl.spec import (
 )
 from robotrl.spec.captions import HasActionCaptions, HasCaptions
 from robotrl.spec.geometry import HasGeometry
-from robotrl.spec.vehicle import HasProgressRatio, HasTimeToCollision, HasTrajectoryActions, HasVehicleObs
+from robotrl.spec.vehicle import (
+    HasProgressRatio,
+    HasTimeToCollision,
+    HasTimeToCollisionAhead,
+    HasTrajectoryActions,
+    HasVehicleObs,
+)
 from robotrl.utils.devices import CPU
 
 Arrays = dict[str, NDArray[Any]]
@@ -62,6 +68,7 @@ PASSED: dict[type[Any], tuple[str, ...]] = {
     HasCaptions: ("caption_topics", "caption_camera", "caption_classes"),
     HasActionCaptions: ("action_captions", "action_contexts"),
     HasTimeToCollision: ("time_to_collision_s",),
+    HasTimeToCollisionAhead: ("time_to_collision_ahead_s",),
     HasTrajectoryActions: ("trajectory_dt_s",),
     HasProgressRatio: ("progress_ratio",),
     HasTimeLimit: ("limit_steps",),

@@ -69,6 +69,7 @@ METHODS = (
     "caption_classes",
     "action_contexts",
     "time_to_collision_s",
+    "time_to_collision_ahead_s",
     "progress_ratio",
     "elapsed_steps",
 )

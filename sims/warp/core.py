@@ -191,6 +191,8 @@ class WarpCore(ExactCore):
         """Lane index of each map of the pool."""
         self.ratio, self.safety, self.efficiency = (machine.zeros(num_envs, np.float32) for _ in range(3))
         self.deviation, self.covered = (machine.zeros(num_envs, np.float32) for _ in range(2))
+        self.cut = machine.zeros(num_envs, np.bool_)
+        """(N,) episodes that left the log in the last step, see `robotrl.spec.cut`."""
 
     @property
     def pool(self) -> Maps:
@@ -356,7 +358,11 @@ class WarpCore(ExactCore):
         self.observe(self._all)
 
     def _find_success(self) -> None:
-        """An episode that lasts to the end of its log succeeds with enough progress, one that arrives succeeds, too."""
+        """An episode that lasts to the end of its log succeeds with enough progress, one that arrives succeeds, too.
+
+        One that leaves its log is cut off.
+        """
+        np.not_equal(self.events & tables.DEVIATION, 0, out=self.cut)
         kept = self.events & ~np.int32(tables.TIMED_OUT)
         arrived = (kept == tables.FINISHED) | (kept == tables.FINISHED | tables.LOG_ENDED)
         self.success[:] = arrived | ((kept == tables.LOG_ENDED) & (self.ratio >= LEAST_PROGRESS))

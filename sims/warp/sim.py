@@ -43,6 +43,7 @@ class BevWarpSim(DrivingSim[WarpCore]):
             "efficiency": core.efficiency,
             "deviation_m": core.deviation,
             "covered": core.covered,
+            "cut": core.cut,
         }
         super().__init__(core, observed._replace(specs=observed.specs | specs), info)
 
@@ -251,12 +252,13 @@ class WarpCfg(DrivingCfg):
         view = shown.view
         if height:
             self._check_covered(source, (int(height), int(width)), view, shown.size)
-        # square pixels: the longer side sets the coarse scale
+        # square pixels: the longer side sets the coarse scale; rounding moves no center of a pixel out of the view
         scale = COARSE / max(rows, columns)
+        coarse_rows, coarse_columns = (max(round(side * scale), 1) for side in (rows, columns))
         coarse = FrameView(
             view.pixels_per_m * scale,
-            view.row * scale + 0.5 * (COARSE - rows * scale),
-            view.column * scale + 0.5 * (COARSE - columns * scale),
+            view.row * scale + 0.5 * (coarse_rows - rows * scale),
+            view.column * scale + 0.5 * (coarse_columns - columns * scale),
         )
         return Limits(
             aside_m=self.max_aside_m,
@@ -270,6 +272,8 @@ class WarpCfg(DrivingCfg):
             source_width=int(width),
             shown=view,
             coarse=coarse,
+            coarse_rows=coarse_rows,
+            coarse_columns=coarse_columns,
         )
 
 

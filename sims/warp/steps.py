@@ -27,8 +27,20 @@ TTC_TICK = 2
 """Steps of the log between two looks for a collision in the future."""
 FASTEST_MPS = 40.0
 COARSE = 16
+"""Pixels along the longer side of the view by which the share inside the logged frame is found."""
 SMALL_WAY_M = 5.0
 """Logged progress below which the progress ratio compares distances with this one."""
+FAILURES = (
+    tables.VEHICLE
+    | tables.PERSON
+    | tables.STATIC
+    | tables.RED_LIGHT
+    | tables.STOP_SIGN
+    | tables.OFF_ROAD
+    | tables.OFF_ROUTE
+    | tables.BLOCKED
+)
+"""Events that end an episode as a failure."""
 PROGRESS_LOW, PROGRESS_HIGH = 1.05, 1.10
 """Progress ratios between which RAD-2's efficiency is 1."""
 
@@ -51,7 +63,9 @@ class Limits(NamedTuple):
     shown: FrameView
     """View that is observed."""
     coarse: FrameView
-    """The same view in `COARSE` by `COARSE` pixels, for the share inside the logged frame."""
+    """The same view in fewer pixels, for the share inside the logged frame."""
+    coarse_rows: int
+    coarse_columns: int
 
 
 @kernel
@@ -168,7 +182,8 @@ def measure_deviation(world: WorldState, log: ReplayArrays, replays: Any, limits
     if limits.source_height > 0:
         ahead, left, turn = relative(poses[now, 0], poses[now, 1], poses[now, 2], me.x, me.y, me.yaw)
         where = pixel_map(limits.source, limits.coarse, ahead, left, turn)
-        state.covered = coverage(where, limits.source_height, limits.source_width, COARSE, COARSE)
+        size = limits.coarse_rows, limits.coarse_columns
+        state.covered = coverage(where, limits.source_height, limits.source_width, *size)
     return (
         abs(state.aside) > limits.aside_m
         or abs(state.turned) > limits.turned_rad
@@ -179,12 +194,16 @@ def measure_deviation(world: WorldState, log: ReplayArrays, replays: Any, limits
 
 @kernel
 def measure_sequence(
-    maps: Maps, world: WorldState, log: ReplayArrays, replays: Any, limits: Limits, e: int, hit: int
+    maps: Maps, world: WorldState, log: ReplayArrays, replays: Any, limits: Limits, e: int, failed: bool
 ) -> float:
-    """Update the terms of RAD-2's sequence reward of env `e`, and return by how much their sum has changed."""
+    """Update the terms of RAD-2's sequence reward of env `e`, and return by how much their sum has changed.
+
+    Safety is a least value over time, which a short episode would keep high: one that has `failed`, in whichever way,
+    is as unsafe as after a collision.
+    """
     state = replays[e]
     now = log.clips[state.clip].first + state.at
-    state.ttc = 0.0 if hit > 0 else logged_ttc(maps, world, log, replays, e, limits.ttc_s)
+    state.ttc = 0.0 if failed else logged_ttc(maps, world, log, replays, e, limits.ttc_s)
     state.safety = min(state.safety, state.ttc - limits.ttc_s)
     state.ratio = progress_ratio(world.egos[e].best - state.begin, max(log.progress[now] - state.begin, 0.0))
     state.efficiency = efficiency(state.ratio)
@@ -218,7 +237,8 @@ def step_ego(
     settle(maps, world, e)
     left = measure_deviation(world, log, replays, limits, e)
     total = judge_step(maps, world, rules, e, before, hit, slot, terms)
-    gained = measure_sequence(maps, world, log, replays, limits, e, 0 if left else hit)
+    failed = not left and episode.events & FAILURES != 0
+    gained = measure_sequence(maps, world, log, replays, limits, e, failed)
     total += limits.sequence * gained
     if state.at + 1 >= clip.steps:
         episode.events |= tables.LOG_ENDED

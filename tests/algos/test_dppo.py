@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from robotrl.algos.dppo import DppoCfg, bounded_log_prob, clip_ranges, policy_loss, step_weights
+from robotrl.algos.dppo import LOG_PROB_RANGE, DppoCfg, bounded_log_prob, clip_ranges, policy_loss, step_weights
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.chain import chain_log_prob, ddim
 from robotrl.learners.on_policy import make_batch
 from robotrl.policies.staged import StagedPolicy
+from robotrl.registry import PRESETS
 from robotrl.rollout.evaluate import evaluate
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
 from tests.kits.learner_kit import DIFFUSION, FLOW, SMALL, diffusion, flow, gaussian, same, setup, snapshot
@@ -51,6 +53,26 @@ def test_each_step_has_a_ratio_a_weight_and_a_clip_range_of_its_own():
 def test_the_ratio_is_one_before_the_first_update(make, cfg):
     learner = replace(cfg, critic_warmup_env_steps=0).build(setup(make()))
     assert learner.iterate()["ratio_error"] <= 1e-5
+
+
+def test_noisy_steps_of_a_policy_that_is_deployed_without_noise_are_warned_of(recwarn):
+    quiet = diffusion()
+    quiet.deploy_noise = 0.0
+    cfg = replace(DPPO, start_noise=0.0)
+    with pytest.warns(UserWarning, match=r"algo.eta is 1.*deployed without noise \(policy.deploy_noise is 0\)"):
+        cfg.build(setup(quiet))
+    recwarn.clear()
+    replace(cfg, eta=0.0).build(setup(quiet))
+    DPPO.build(setup(diffusion()))
+    assert not [one for one in recwarn if "algo.eta" in str(one.message)]
+
+
+def test_the_preset_of_driving_learns_from_chains_as_they_are_deployed():
+    """A floor of 0.1: the peak of the density, 1 / (0.1 sqrt(2 pi)), has the logarithm 1.38, below the largest, 2."""
+    cfg = PRESETS.load("drive-dppo")()
+    assert cfg.policy.deploy_noise == cfg.algo.start_noise == cfg.algo.eta == 0.0
+    peak = -math.log(cfg.algo.likelihood_std * math.sqrt(2.0 * math.pi))
+    assert peak == pytest.approx(1.3836, abs=1e-4) and peak < LOG_PROB_RANGE[1]
 
 
 def test_the_first_gradient_is_the_policy_gradient_of_the_last_steps():

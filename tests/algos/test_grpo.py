@@ -14,7 +14,7 @@ from torch import Tensor
 
 import robotrl
 import tests.kits.learner_kit as kit
-from robotrl.algos.grpo import GrpoCfg, GrpoLearner
+from robotrl.algos.grpo import GrpoCfg, GrpoLearner, success_rate
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.advantage import group_relative
@@ -24,12 +24,13 @@ from robotrl.learners.token_policy import TokenActing
 from robotrl.policies.vla.token import TokenVlaCfg, TokenVlaPolicy
 from robotrl.rollout.collector import Decision
 from robotrl.rollout.curriculum import with_curriculum
-from robotrl.rollout.groups import GroupCollector, Trajectories, chosen, together
+from robotrl.rollout.groups import GroupCollector, Trajectories, chosen, some_of, together
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.spec import visible
 from robotrl.training import resume, train
 from robotrl.transforms import Clip, TransformGroup, bounds_to_unit, inverse
+from tests.kits import warp_kit
 from tests.kits.walk_sim import BareWalk
 from tests.rollout.test_curriculum import Places
 from tests.training.test_resume import StopAt, assert_same_end
@@ -165,6 +166,7 @@ def test_groups_are_chosen_and_put_together() -> None:
             torch.tensor([True, False] * 2),
             0.5 * torch.arange(4.0),
             first + torch.arange(4),
+            torch.tensor([False, False, True, False]),
         )
 
     picked = chosen(some(10), torch.tensor([1]), 2)
@@ -174,8 +176,32 @@ def test_groups_are_chosen_and_put_together() -> None:
     both = together([picked, some(20)])
     assert both.episode.tolist() == [0, 1, 0, 2, 3, 4, 5, 2, 4] and len(both.success) == 6
     assert both.start.tolist() == [12, 13, 20, 21, 22, 23]
+    assert both.cut.tolist() == [True, False, False, False, True, False]
+    whole = some_of(both, torch.nonzero(~both.cut)[:, 0])
+    assert whole.start.tolist() == [13, 20, 21, 23] and whole.episode.tolist() == [0, 1, 2, 3, 1]
+    assert whole.obs["x"].tolist() == [13, 20, 21, 23, 24]
+    # of the first group one episode is left, of the last two groups one of two and both
+    assert success_rate(both, 2).tolist() == [0.0, 0.5, 0.0]
     assert both.returned.tolist() == [1.0, 1.5, 0.0, 0.5, 1.0, 1.5]
     assert both.obs["x"].tolist() == [12, 13, 15, 20, 21, 22, 23, 24, 25]
+
+
+def test_episodes_that_leave_a_log_are_marked_and_judged_by_nobody() -> None:
+    """Two of four drive off their log: the advantages are those of the other two, worked by hand."""
+    world = robotrl.make_sim(
+        "bev/warp", num_envs=4, seed=0, threads=1, log=warp_kit.small_log(None), obs="vector", max_aside_m=1.0
+    )
+    collector = GroupCollector(world, 4, seed=0)
+    commands = torch.tensor([[0.0, 0.0], [0.5, 0.0], [0.0, -0.2], [-0.5, 0.0]])
+    found = collector.collect(lambda obs, rows: Decision(commands[rows][:, None], {}), np.array([0]))
+    assert found.cut.tolist() == [False, True, False, True]
+    returned = found.returned.view(1, 4)
+    advantage = group_relative(returned, ~found.cut.view(1, 4))[0]
+    half = 0.5 * (returned[0, 0] - returned[0, 2])
+    assert half > 0
+    # the deviation of two members is half their distance times the square root of 2
+    assert advantage[[0, 2]].tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-5)
+    assert advantage[[1, 3]].tolist() == [0.0, 0.0]
 
 
 def test_a_curriculum_says_which_starts_come() -> None:

@@ -131,6 +131,30 @@ def test_what_did_better_than_its_group_becomes_more_probable() -> None:
     assert gain[better].mean() > 0.01 > -0.01 > gain[~better].mean()
 
 
+def test_episodes_that_left_the_log_teach_neither_network() -> None:
+    """Rows hold the decisions of the others alone; groups in which one or none is left are not kept."""
+    made = learner(replace(CFG, least_std=0.0), max_aside_m=0.4)
+    found = made._collector.collect(made.decide, made._collector.draw())
+    again = learner(replace(CFG, least_std=0.0), max_aside_m=0.4)
+    scalars = again.iterate()
+    whole = ~found.cut.view(2, 4)
+    assert 0 < int(whole.sum()) < 8
+    assert scalars["rollout_cut"] == pytest.approx(1.0 - float(whole.float().mean()))
+    returned = found.returned.view(2, 4).double()
+    spread = [len(set(returned[k][whole[k]].tolist())) > 1 for k in range(2)]
+    assert scalars["groups_kept"] == sum(spread)
+    taught = [k for k in range(8) if whole.flatten()[k]]
+    assert len(again._plans.rows()["shift"]) == sum(int((found.episode == k).sum()) for k in taught)
+    ranked = [k for k in taught if spread[k // 4]]
+    rows = again._choices.rows()
+    assert len(rows["choice"]) == sum(int((found.episode == k).sum()) for k in ranked)
+    # by hand: the z-score among those of the group that are left
+    for k in ranked:
+        mine = returned[k // 4][whole[k // 4]]
+        z = (returned.flatten()[k] - mine.mean()) / mine.std()
+        assert torch.isclose(rows["advantage"].double(), z, atol=1e-3).sum() >= (found.episode == k).sum()
+
+
 def test_groups_of_equal_returns_teach_the_discriminator_nothing() -> None:
     made = learner(replace(CFG, least_std=1e5, train="discriminator"))
     before = weights(made.policy)
@@ -155,12 +179,14 @@ def test_plans_are_relabeled_by_the_sims_own_signals() -> None:
     found = together([made._collector.collect(made.decide, made._collector.draw()) for _ in range(3)])
     rows = made._plan_rows(found)
     ttc_s, progress = found.record["ttc_s"].tolist(), found.record["progress"].tolist()
+    before = found.record["ttc_ahead_s"].tolist()
     expected = list[float]()
     for k in range(len(ttc_s)):
         mine = torch.nonzero(found.episode == found.episode[k])[:, 0].tolist()
         ahead = [ttc_s[j] for j in mine if j >= k][:2]
         safe = min(ahead) >= 4.0 and progress[k] < 0.95
-        expected.append(-1.5 if min(ahead) < 4.0 else 0.75 if safe else 0.0)
+        danger = min([before[j] for j in mine if j >= k][:2]) < 4.0
+        expected.append(-1.5 if danger else 0.75 if safe else 0.0)
     assert rows["shift"].tolist() == expected
     assert len(set(expected)) == 3
     plan = made.policy.to_actions(chosen(found.record["chunks"], found.record["choice"])).view(-1, 4, 2)

@@ -21,16 +21,19 @@ from robotrl.api import viewing
 from robotrl.api.episode_summary import DriveSummary
 from robotrl.cli.main import main
 from robotrl.errors import CapabilityError, ConfigError
+from robotrl.fn.random.keyed_noise import KeyedNoise
+from robotrl.fn.random.noise import randn
 from robotrl.policies.beta import BetaCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
+from robotrl.policies.reranked import RerankedCfg, RerankedPolicy
 from robotrl.registry import make_sim
 from robotrl.report import drive_page, drive_video
 from robotrl.report.drive_pack import pack_drive, reduced
 from robotrl.report.drive_trace import LOOK_S, DriveRecorder, DriveTrace
 from robotrl.report.server import PageServer
 from robotrl.rollout.candidates import CandidateActor
-from robotrl.rollout.evaluate import ExpertActor, PolicyActor, evaluate
+from robotrl.rollout.evaluate import ExpertActor, PolicyActor, Turn, evaluate
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.sims.driving import tables
@@ -233,13 +236,15 @@ def test_an_action_that_is_a_trajectory_is_the_plan():
     assert pack_drive(trace, DT_S, sim.action_spec.names)["trajectory"]
 
 
-def test_candidates_are_samples_of_the_same_decision_and_change_nothing():
+@pytest.mark.parametrize("deploy_noise", [1.0, 0.0])
+def test_candidates_are_samples_of_the_same_decision_and_change_nothing(deploy_noise: float):
     options = {"limit_s": 3.0, "scenarios": ["curve"], "actions": "trajectory", "points": 3}
     sim = make_sim("bev/drive", num_envs=2, seed=0, threads=1, **options)
     torch.manual_seed(0)
     specs = {"scalars": sim.observation_spec["scalars"]}
     actions = TransformGroup((), (inverse(bounds_to_unit("action", sim.action_spec.low, sim.action_spec.high)),))
-    policy = FlowCfg(horizon=1, hidden=(32, 32)).build(specs, sim.action_spec, actions)
+    cfg = FlowCfg(horizon=1, hidden=(32, 32), deploy_noise=deploy_noise)
+    policy = cfg.build(specs, sim.action_spec, actions)
     ids = [VAL, VAL + 1]
     plain = evaluate(PolicyActor(policy, 2, sim.device, None, 3), sim, ids=ids)
     recorder = DriveRecorder(CandidateActor(policy, 2, sim.device, 3, 4), sim, ids)
@@ -257,6 +262,29 @@ def test_candidates_are_samples_of_the_same_decision_and_change_nothing():
         assert all(len(others) == 4 and line not in others for _, line, others in packed)
     with pytest.raises(CapabilityError, match="GaussianPolicy gives one plan"):
         CandidateActor(GaussianCfg(horizon=1).build(specs, sim.action_spec, actions), 2, sim.device, 3, 4)
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_candidates_of_a_policy_that_ranks_are_those_that_were_ranked(count: int):
+    """Four proposals: the best is executed, the next are shown in their order, three at most."""
+    options = {"limit_s": 3.0, "scenarios": ["curve"], "actions": "trajectory", "points": 3}
+    sim = make_sim("bev/drive", num_envs=2, seed=0, threads=1, **options)
+    torch.manual_seed(0)
+    specs = {"scalars": sim.observation_spec["scalars"]}
+    actions = TransformGroup((), (inverse(bounds_to_unit("action", sim.action_spec.low, sim.action_spec.high)),))
+    base = FlowCfg(horizon=1, hidden=(32, 32), deploy_noise=0.0).build(specs, sim.action_spec, actions)
+    policy = RerankedPolicy(base, RerankedCfg(candidates=4, width=16, rounds=1))
+    actor = CandidateActor(policy, 2, sim.device, 3, count)
+    sim.queue_states([VAL, VAL + 1])
+    obs = sim.reset()
+    actor.act(obs, Turn(torch.ones(2, dtype=torch.bool), torch.tensor([VAL, VAL + 1])))
+    noise = randn((2, *policy.noise_shape), KeyedNoise(3, [VAL, VAL + 1], [0, 0]), sim.device)
+    with torch.no_grad():
+        found = policy.propose({"scalars": obs["scalars"]}, noise)
+    for env in range(2):
+        plans = policy.to_actions(found.chunks[env])[found.logits[env].argsort(descending=True)]
+        torch.testing.assert_close(actor.planned(env), plans[0])
+        torch.testing.assert_close(actor.candidates(env), plans[1 : 1 + count])
 
 
 def test_who_decides_step_by_step_gets_the_present_action_drawn_on(drove):

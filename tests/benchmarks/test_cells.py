@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import load, runner
 from benchmarks.kit.cells import Cell, fill, finished, select
+from benchmarks.readme import earlier
 from robotrl.errors import ConfigError, RobotrlError
 
 WRITE = "import json, sys, os; json.dump({'answer': int(sys.argv[2]) ** 2}, open(sys.argv[1] + '/r.json', 'w'))"
@@ -232,6 +233,35 @@ def test_the_quickstart_table_is_put_together_from_its_cells(tmp_path, capsys):
     assert len({line.count("|") for line in table}) == 1 and len(table) == 2 + 5 + 1
     assert "**98.0 % (93.0 to 100.0)**" in table[3] and "201 s" in table[3]
     assert table[-1].startswith("| mean | 44.0 % | **97.0 %** | 52.0 % | 52.0 % | 202 s |")
+
+
+def test_cells_of_an_earlier_revision_stay_until_others_take_their_place(tmp_path):
+    """Of three old cells one is run again: the same method's other goes aside, another method's is still shown."""
+    quickstart = load("quickstart")
+    results = {key: value for key, value in known_results(quickstart).items() if value["seed"] < 2}
+    keys = ["quickstart--mujoco-peg-insert--0", "quickstart--mujoco-peg-insert--1"]
+    others = [key for key in results if key not in keys]
+    old = {key: {**value, "config_hash": "0"} for key, value in results.items()}
+    path, work = tmp_path / "quickstart.json", tmp_path / "work"
+    figures = {key: figure.to_json() for key, figure in quickstart.aggregate(list(old.values())).items()}
+    path.write_text(json.dumps({**runner.document("quickstart", {}, "c", False, {}, old), "figures": figures}))
+    # nothing new: nothing is written
+    before = path.read_text()
+    assert runner.main("quickstart", path, cells="none", work=work) == 0 and path.read_text() == before
+    work.mkdir()
+    fresh = {**results[keys[0]], "schema_version": 1}
+    (work / f"{keys[0]}.json").write_text(json.dumps(fresh))
+    for _ in range(2):
+        assert runner.main("quickstart", path, cells="none", work=work) == 0
+        written = json.loads(path.read_text())
+        assert set(written["cells"]) == {keys[0], *others}
+        assert written["cells"][keys[0]]["config_hash"] != "0"
+        assert set(written["older_cells"]) == {keys[1]}
+        assert written["figures"]["clone_converged_success"] == figures["clone_converged_success"]
+    said = earlier(quickstart, written)
+    assert f"are {len(others)} cells" in said
+    assert "All cells" in earlier(quickstart, {"cells": old})
+    assert earlier(quickstart, {"cells": results}) == ""
 
 
 def test_a_table_with_gaps_is_shown_with_gaps(tmp_path, capsys):

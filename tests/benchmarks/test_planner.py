@@ -52,6 +52,23 @@ def test_figures_by_hand() -> None:
     )
 
 
+def test_cells_from_before_a_population_was_there_are_shown_without_it() -> None:
+    """Three seeds of which one is older: the later population has two, the lost points are those of the two."""
+    results = [record("ppo", seed, (80.0 + seed, 70.0, 81.0, 60.0, 80.0, 79.0, 70.0)) for seed in SEEDS]
+    del results[0]["result"]["populations"]["self-play"]
+    old = record("driver", 0, (88.0, 78.0, 81.0, 80.0, 1.0, 1.0, 1.0))
+    for name in POPULATIONS[4:]:
+        del old["result"]["populations"][name]
+    figures = bench.aggregate([*results, old])
+    assert figures["ppo_moderate"].runs == 3 and figures["ppo_self-play_lost"].runs == 2
+    lost = [80.0 + seed - results[seed]["result"]["populations"]["self-play"]["driving"] for seed in (1, 2)]
+    assert figures["ppo_self-play_lost"].value == pytest.approx(sum(lost) / 2)
+    assert f"driver_{POPULATIONS[4]}" not in figures
+    document = {"figures": {name: figure.to_json() for name, figure in figures.items()}}
+    row = next(line for line in bench.table(document).splitlines() if "rule-based" in line)
+    assert row == "| rule-based: IDM on the route | 88.0 | 78.0 | 81.0 | 80.0 | - | - | - | 1 |"
+
+
 def test_the_rule_based_driver_drives_in_each(tmp_path: Path) -> None:
     cell.main("driver", 0, tmp_path, episodes=12)
     found = json.loads((tmp_path / "result.json").read_text())["populations"]
@@ -91,9 +108,18 @@ def test_cells_share_a_clone_and_drive_it(tmp_path: Path, monkeypatch: pytest.Mo
         found[name] = json.loads((out / "result.json").read_text())
         assert found[name]["populations"]["moderate"]["routes"] == 12
     clones = sorted(path.name for path in (tmp_path / "clones").iterdir())
-    assert clones == ["drives-4-0", "flow-4-0"]
+    assert [one.rsplit("-", 1)[0] for one in clones] == ["drives-4-0", "flow-4-0"]
     tuned = json.loads((tmp_path / "attempt-reinflow" / "out" / "run" / "config.json").read_text())["config"]
-    assert tuned["init_from"].endswith("clones/flow-4-0")
+    assert tuned["init_from"].endswith(f"clones/{clones[1]}")
+
+
+def test_clones_of_other_settings_or_revisions_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    how = {"noise": 0.2}
+    found = cell.settings_hash({"updates": 4}, how)
+    assert found == cell.settings_hash({"updates": 4}, how) and len(found) == 12
+    assert found != cell.settings_hash({"updates": 5}, how)
+    monkeypatch.setattr(cell, "REVISION", bench.REVISION + 1)
+    assert found != cell.settings_hash({"updates": 4}, how)
 
 
 def test_an_unknown_planner_is_refused(tmp_path: Path) -> None:

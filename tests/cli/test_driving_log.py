@@ -29,7 +29,12 @@ def test_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_other_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = write_nuplan(tmp_path / "a.db", scans=40)
     assert main(["driving-log", "nuplan", str(database), "--out", str(tmp_path / "one"), "--split", "val"]) == 0
-    assert "20 steps in 0 train, 1 val, 0 test clips" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "20 steps in 0 train, 1 val, 0 test clips" in said and "left out" not in said
+    short = ["--clip-s", "1.5", "--slots", "1", "--out", str(tmp_path / "short")]
+    assert main(["driving-log", "nuplan", str(database), *short]) == 0
+    said = capsys.readouterr().out
+    assert "left out: 5 steps in 1 pieces" in said
     records = write_waymo(tmp_path / "b.tfrecord", scenario())
     assert main(["driving-log", "waymo", str(records), "--out", str(tmp_path / "two"), "--slots", "4"]) == 0
     assert "30 steps in 1 train, 0 val, 0 test clips" in capsys.readouterr().out

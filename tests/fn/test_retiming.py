@@ -80,9 +80,24 @@ def test_who_is_near_a_collision_brakes_and_only_the_safe_speed_up():
     ttc_s = torch.tensor([1.9, 2.0, 3.0, 4.0, 6.0, 1.0])
     progress = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.95, 1.2])
     shift = acceleration_shift(
-        ttc_s, progress, unsafe_ttc_s=2.0, safe_ttc_s=4.0, lag=0.95, brake_mps2=1.5, speed_up_mps2=0.75
+        ttc_s, ttc_s, progress, unsafe_ttc_s=2.0, safe_ttc_s=4.0, lag=0.95, brake_mps2=1.5, speed_up_mps2=0.75
     )
     assert shift.tolist() == [-1.5, 0.0, 0.0, 0.75, 0.0, -1.5]
+
+
+def test_nobody_brakes_for_who_comes_from_behind():
+    """Behind at 1 s, nobody ahead: the plan stays, though it lags. Ahead at 1.5 s: it is shortened."""
+    shift = acceleration_shift(
+        torch.tensor([1.0, 1.0]),
+        torch.tensor([6.0, 1.5]),
+        torch.tensor([0.5, 0.5]),
+        unsafe_ttc_s=2.0,
+        safe_ttc_s=4.0,
+        lag=0.95,
+        brake_mps2=1.5,
+        speed_up_mps2=0.75,
+    )
+    assert shift.tolist() == [0.0, -1.5]
 
 
 def test_the_least_value_looks_ahead_within_its_episode():

@@ -19,6 +19,7 @@ from robotrl.spec import Split
 
 if TYPE_CHECKING:
     from robotrl.sims.driving.logs.layout import LogIndex
+    from robotrl.sims.driving.logs.tracks import LeftOut
 
 USAGE = """usage: robotrl driving-log ACTION [options]
 
@@ -131,25 +132,35 @@ def _nuplan(argv: Sequence[str]) -> int:
     args = parse(NuplanArgs, "robotrl driving-log nuplan", argv)
     at_least("--slots", args.slots, 1)
     from robotrl.sims.driving.logs.nuplan import read_nuplan
+    from robotrl.sims.driving.logs.tracks import LeftOut
 
     with fresh_folder("--out", args.out):
-        index = read_nuplan(args.files, args.out, args.slots, args.clip_s, args.split)
-    return _written(args.out, index)
+        left_out = LeftOut()
+        index = read_nuplan(args.files, args.out, args.slots, args.clip_s, args.split, left_out=left_out)
+    return _written(args.out, index, left_out, args.slots)
 
 
 def _waymo(argv: Sequence[str]) -> int:
     args = parse(WaymoArgs, "robotrl driving-log waymo", argv)
     at_least("--slots", args.slots, 1)
+    from robotrl.sims.driving.logs.tracks import LeftOut
     from robotrl.sims.driving.logs.waymo import read_waymo
 
     with fresh_folder("--out", args.out):
-        index = read_waymo(args.files, args.out, args.slots, args.split)
-    return _written(args.out, index)
+        left_out = LeftOut()
+        index = read_waymo(args.files, args.out, args.slots, args.split, left_out=left_out)
+    return _written(args.out, index, left_out, args.slots)
 
 
-def _written(out: Path, index: LogIndex) -> int:
-    """Say what was written."""
+def _written(out: Path, index: LogIndex, left_out: LeftOut, slots: int) -> int:
+    """Say what was written, and what was left out."""
     count = {split: sum(clip.split == split for clip in index.clips) for split in ("train", "val", "test")}
     clips = ", ".join(f"{number} {split}" for split, number in count.items())
     print(f"{out}: {sum(clip.steps for clip in index.clips)} steps in {clips} clips")
+    if left_out.pieces:
+        print(f"left out: {left_out.steps} steps in {left_out.pieces} pieces that are too short for a clip")
+    if left_out.road_users:
+        print(
+            f"left out: {left_out.road_users} road users who came less near than {slots} others of their clip (--slots)"
+        )
     return 0

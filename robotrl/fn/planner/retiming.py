@@ -56,6 +56,7 @@ def _rows(values: Tensor, at: Tensor) -> Tensor:
 
 def acceleration_shift(
     ttc_s: Tensor,
+    ttc_ahead_s: Tensor,
     progress: Tensor,
     *,
     unsafe_ttc_s: float,
@@ -66,17 +67,21 @@ def acceleration_shift(
 ) -> Tensor:
     """Shift of the acceleration (B,), m/s^2: braking where a collision is near, more speed where it lags and is safe.
 
+    Nobody brakes for somebody who comes from behind: that would make the collision sooner and harder. Such a plan stays
+    as it is.
+
     Args:
         ttc_s: (B,) time to collision, s.
+        ttc_ahead_s: (B,) time to collision with those who are not behind, s; at least `ttc_s`.
         progress: (B,) progress over that of a reference driver.
-        unsafe_ttc_s: below this, the plan is shortened by `brake_mps2`.
-        safe_ttc_s: from here on, the plan may be lengthened.
+        unsafe_ttc_s: below this ahead, the plan is shortened by `brake_mps2`.
+        safe_ttc_s: from here on in all directions, the plan may be lengthened.
         lag: below this progress, a safe plan is lengthened by `speed_up_mps2`.
         brake_mps2: 0 or more.
         speed_up_mps2: 0 or more.
     """
     faster = torch.where((progress < lag) & (ttc_s >= safe_ttc_s), speed_up_mps2, 0.0)
-    return torch.where(ttc_s < unsafe_ttc_s, -brake_mps2, faster)
+    return torch.where(ttc_ahead_s < unsafe_ttc_s, -brake_mps2, faster)
 
 
 def least_ahead(value: Tensor, episode: Tensor, ahead: int) -> Tensor:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import DataError, nearest, short
-from robotrl.sims.driving.logs.roads import WAY_WIDTH_M, read_roads
+from robotrl.sims.driving.logs.roads import WAY_WIDTH_M, count_lights, read_roads
 from robotrl.sims.driving.roads.maps import MARGIN_M
 from robotrl.spec import Split
 from robotrl.spec.json_fields import check_settings, settings_of
@@ -144,7 +144,7 @@ def read_log(path: Path) -> DriveLog:
 
     Raises:
         DataError: a file is missing, truncated, or of another form; frames and poses differ in number; times go back;
-            a number is not finite.
+            a number is not finite; a map has more lights than the log has states of.
     """
     if not (path / INDEX).exists():
         raise DataError(
@@ -185,6 +185,7 @@ def _check_inside(log: DriveLog, name: str | None) -> None:
     low = high = np.zeros(2)
     if name is not None:
         roads = read_roads(log.map_file(name))
+        check_lights(f"driving log {log.path}, map {name!r}", count_lights(roads), log.lights.shape[1], LIGHTS)
         low, high = extent(roads["lane_points"], float(roads["lane_width"].max()))
     for clip in log.meta.clips:
         if clip.map != name:
@@ -201,6 +202,19 @@ def _check_inside(log: DriveLog, name: str | None) -> None:
                 f"driving log {log.path}, clip {clip.name!r}, step {k}: the pose {poses[k, 0]:.1f}, {poses[k, 1]:.1f}"
                 f" lies outside the map{f' {name!r}' if name else ''}: expected {area}"
             )
+
+
+def check_lights(where: str, lights: int, states: int, whose: str) -> None:
+    """Refuse a map with more lights than there are states.
+
+    Raises:
+        DataError: it has more.
+    """
+    if lights > states:
+        raise DataError(
+            f"{where} has {lights} lights and {whose} the states of {states}: expected {lights} or more; -1 is a state"
+            " that nobody knows"
+        )
 
 
 def extent(points: NDArray[np.float64], width_m: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

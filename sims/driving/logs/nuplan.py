@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from robotrl.errors import DataError, check_number, short
 from robotrl.sims.driving.logs import layout
 from robotrl.sims.driving.logs.roads import continued
-from robotrl.sims.driving.logs.tracks import clip_ranges, nearest_tracks, split_of
+from robotrl.sims.driving.logs.tracks import LeftOut, clip_ranges, nearest_tracks, split_of
 from robotrl.sims.driving.logs.writer import LogWriter
 from robotrl.spec import Split
 
@@ -58,6 +58,7 @@ def read_nuplan(
     clip_s: float = 20.0,
     split: Split | None = None,
     progress: Callable[[int], None] | None = None,
+    left_out: LeftOut | None = None,
 ) -> layout.LogIndex:
     """Write logs of the nuPlan layout as a driving log.
 
@@ -68,6 +69,7 @@ def read_nuplan(
         clip_s: length of the longest clip, s.
         split: split of all clips; None: of ten scenes eight for training, one for validation, one for the test.
         progress: called with the number of scenes so far.
+        left_out: counts what is left out.
 
     Raises:
         ConfigError: a length out of range.
@@ -75,6 +77,7 @@ def read_nuplan(
     """
     check_number("clip_s", clip_s, layout.MIN_STEPS * layout.PERIOD_S, 3600.0, "s")
     number = 0
+    counted = LeftOut() if left_out is None else left_out
     with LogWriter(out, f"nuPlan-style logs {', '.join(path.name for path in paths)}"[:200], slots) as writer:
         for path in paths:
             with _opened(path) as base:
@@ -82,9 +85,8 @@ def read_nuplan(
                 tags = _tags(base)
                 for token, name in base.execute("SELECT token, name FROM scene ORDER BY name, token").fetchall():
                     chosen = split or split_of(number)
-                    _add(
-                        writer, base, path, token, f"{path.stem}-{name}", tags, round(clip_s / layout.PERIOD_S), chosen
-                    )
+                    longest = round(clip_s / layout.PERIOD_S)
+                    _add(writer, base, path, token, f"{path.stem}-{name}", tags, longest, chosen, counted)
                     number += 1
                     if progress is not None:
                         progress(number)
@@ -131,17 +133,18 @@ def _add(
     tags: dict[bytes, str],
     longest: int,
     split: Split,
+    left_out: LeftOut,
 ) -> None:
     """Add the clips of a scene."""
     scene = _scene(base, path, token)
-    for k, span in enumerate(clip_ranges(scene.steps["time_s"], longest)):
+    for k, span in enumerate(clip_ranges(scene.steps["time_s"], longest, left_out)):
         steps = scene.steps[span.start : span.stop].copy()
         tokens = scene.tokens[span.start : span.stop]
         origin = np.array([steps["x"][0], steps["y"][0]])
         steps["x"] -= origin[0]
         steps["y"] -= origin[1]
         steps["time_s"] -= steps["time_s"][0]
-        agents = nearest_tracks(_agents(base, tokens, origin), steps, writer.slots)
+        agents = nearest_tracks(_agents(base, tokens, origin), steps, writer.slots, left_out)
         way = continued(np.stack([steps["x"], steps["y"]], axis=1), float(steps["yaw"][-1]))
         kinds = [tags[one] for one in tokens if one in tags]
         scenario = max(sorted(set(kinds)), key=kinds.count) if kinds else "log"

@@ -121,6 +121,11 @@ def read_roads(path: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
+def count_lights(arrays: RoadArrays) -> int:
+    """Number of lights of a map, those included that no lane names below the highest one."""
+    return 1 + int(arrays["lane_light"].max(initial=NONE))
+
+
 def check_roads(where: str, arrays: RoadArrays) -> None:
     """Check that the arrays of a map are complete and fit together.
 
@@ -185,7 +190,7 @@ def builder_of(name: str, arrays: RoadArrays) -> RoadBuilder:
             builder.stop(number, control, int(arrays["lane_light"][k]), stop)
     for lane, successor in arrays["lane_next"].tolist():
         builder.follow(lane, successor)
-    for _ in range(int(arrays["lane_light"].max()) + 1):
+    for _ in range(count_lights(arrays)):
         builder.signal(0.0, 0.0)
     for x0, y0, x1, y1, width in arrays["crosswalks"].tolist():
         builder.crosswalks.append(Crosswalk((x0, y0), (x1, y1), width))

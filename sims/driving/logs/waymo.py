@@ -19,7 +19,7 @@ from robotrl.sims.driving.logs import layout
 from robotrl.sims.driving.logs.protobuf import ProtoMessage
 from robotrl.sims.driving.logs.roads import NONE, continued
 from robotrl.sims.driving.logs.tfrecord import records
-from robotrl.sims.driving.logs.tracks import nearest_tracks, split_of
+from robotrl.sims.driving.logs.tracks import LeftOut, nearest_tracks, split_of
 from robotrl.sims.driving.logs.writer import LogWriter
 from robotrl.spec import Split
 
@@ -56,6 +56,7 @@ def read_waymo(
     slots: int = 31,
     split: Split | None = None,
     progress: Callable[[int], None] | None = None,
+    left_out: LeftOut | None = None,
 ) -> layout.LogIndex:
     """Write scenarios as a driving log.
 
@@ -65,16 +66,18 @@ def read_waymo(
         slots: road users that are kept of a scenario, those that come nearest to the ego.
         split: split of all clips; None: of ten scenarios eight for training, one for validation, one for the test.
         progress: called with the number of scenarios so far.
+        left_out: counts what is left out.
 
     Raises:
         DataError: a file is no TFRecord, was altered, or holds messages that are no scenarios; both are named.
     """
     number = 0
+    counted = LeftOut() if left_out is None else left_out
     with LogWriter(out, f"Waymo-style scenarios of {', '.join(path.name for path in paths)}"[:200], slots) as writer:
         for path in paths:
             for k, body in enumerate(records(path)):
                 try:
-                    _add(writer, ProtoMessage(body), split or split_of(number))
+                    _add(writer, ProtoMessage(body), split or split_of(number), counted)
                 except DataError as error:
                     raise DataError(f"{path}, scenario {k}: {error}") from error
                 number += 1
@@ -83,7 +86,7 @@ def read_waymo(
     return layout.LogIndex(layout.SCHEMA_VERSION, writer.source, tuple(writer.clips))
 
 
-def _add(writer: LogWriter, scenario: ProtoMessage, split: Split) -> None:
+def _add(writer: LogWriter, scenario: ProtoMessage, split: Split, left_out: LeftOut) -> None:
     times = np.array(scenario.doubles(1))
     tracks = scenario.messages(2)
     own = scenario.integer(6, -1)
@@ -123,7 +126,7 @@ def _add(writer: LogWriter, scenario: ProtoMessage, split: Split) -> None:
         name,
         split,
         steps,
-        nearest_tracks(agents, steps, writer.slots),
+        nearest_tracks(agents, steps, writer.slots, left_out),
         continued(way, float(steps["yaw"][-1])),
         None if arrays is None else name,
         size_m=(float(ego["length"][0]), float(ego["width"][0])),

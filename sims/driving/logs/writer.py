@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robotrl.errors import ConfigError, DataError
 from robotrl.sims.driving.logs import layout
-from robotrl.sims.driving.logs.roads import RoadArrays, check_roads
+from robotrl.sims.driving.logs.roads import RoadArrays, check_roads, count_lights
 from robotrl.spec import Split
 from robotrl.utils.files import dump_json, replace_file
 
@@ -80,7 +80,8 @@ class LogWriter:
         (path / layout.MAPS).mkdir(parents=True, exist_ok=True)
         self.path, self.source, self.slots, self.frames = path, source, slots, frames
         self.clips: list[layout.ClipCfg] = []
-        self._maps: set[str] = set()
+        self._lights_of: dict[str, int] = {}
+        """Number of lights of each map that was added."""
         self._steps = GrowingNpy(path / layout.STEPS, layout.STEP, ())
         self._agents = GrowingNpy(path / layout.AGENTS, layout.AGENT, (slots,))
         self._routes = GrowingNpy(path / layout.ROUTES, np.dtype("<f8"), (2,))
@@ -95,11 +96,11 @@ class LogWriter:
         """
         check_roads(f"map {name!r}", arrays)
         np.savez(self.path / layout.MAPS / f"{name}.npz", allow_pickle=False, **arrays)
-        self._maps.add(name)
+        self._lights_of[name] = count_lights(arrays)
 
     def has_map(self, name: str) -> bool:
         """True if a map of that name was added."""
-        return name in self._maps
+        return name in self._lights_of
 
     def add_clip(
         self,
@@ -125,17 +126,18 @@ class LogWriter:
             map_name: a map that was added; None: the clip's own way is its only lane.
             scenario: name of the scenario.
             size_m: length and width of the ego.
-            lights: (T, G) states of the map's lights; see the layout.
+            lights: (T, G) states of the map's lights; see the layout. None: nobody knows them.
             frames: T frames.
 
         Raises:
             DataError: the clip is none of the layout: frames and poses that differ in number, times that go back,
-                frames that change size, numbers that are not finite, an unknown map.
+                frames that change size, numbers that are not finite, an unknown map, states of fewer lights than the
+                map has.
         """
         where = f"clip {name!r}"
         if any(clip.name == name for clip in self.clips):
             raise DataError(f"{where} was added before: expected a name of its own")
-        if map_name is not None and map_name not in self._maps:
+        if map_name is not None and map_name not in self._lights_of:
             raise DataError(f"{where} names the map {map_name!r}, which was not added")
         if len(agents) != len(steps):
             raise DataError(f"{where} has {len(agents)} rows of road users and {len(steps)} poses: expected as many")
@@ -150,9 +152,12 @@ class LogWriter:
         index = layout.LogIndex(layout.SCHEMA_VERSION, self.source, (clip,), self.frames)
         none = np.zeros((len(steps), 0), np.int8)
         layout.check_clip(where, layout.DriveLog(self.path, index, steps, padded, route, none, None), clip)
-        lights = none if lights is None else lights
+        wanted = 0 if map_name is None else self._lights_of[map_name]
+        if lights is None:
+            lights = np.full((len(steps), wanted), -1, np.int8)
         if len(lights) != len(steps):
             raise DataError(f"{where} has {len(lights)} states of lights and {len(steps)} poses: expected as many")
+        layout.check_lights(f"map {map_name!r}", wanted, lights.shape[1], where)
         if frames is not None:
             self._add_frames(where, frames, len(steps))
         first, route_first = self._steps.add(steps), self._routes.add(route)

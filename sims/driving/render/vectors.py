@@ -24,6 +24,8 @@ SPEED, LENGTH, SHORT, OFFSET = 15.0, 50.0, 10.0, 2.0
 """Scales of speeds (m/s), long and short distances and lateral offsets (m)."""
 SIGHT_M = 60.0
 """Range of view ahead; anything further is ignored."""
+LINE_M = 0.5
+"""Difference up to which the place where the way is closed is that of the stop line ahead, m."""
 CONFLICT_S, CONFLICT_M = 5.0, 3.0
 """Time and distance of a conflict: a centre that comes this near within this time at constant velocities."""
 SOON_S = 1.5
@@ -168,7 +170,7 @@ def beside_lane(maps: Maps, world: WorldState, e: int, target: int, out: Any, at
     out[at + 1] = out[at + 3] = 1.0
     if target < 0:
         return
-    ego, agents = world.egos[e], world.agents[e]
+    ego, seen, agents = world.egos[e], localized(world, e), world.agents[e]
     lane, there = maps.lanes[ego.lane], maps.lanes[target]
     s = ego.lane_s * there.length / lane.length
     out[at] = 1.0
@@ -177,26 +179,27 @@ def beside_lane(maps: Maps, world: WorldState, e: int, target: int, out: Any, at
         other = agents[k]
         gap = far - 0.5 * (agents[0].length + other.length)
         out[at + 1] = min(max(gap, 0.0), SIGHT_M) / SIGHT_M
-        out[at + 2] = (ego.v - other.v) / SHORT if gap < SIGHT_M else 0.0
+        out[at + 2] = (seen.v - other.v) / SHORT if gap < SIGHT_M else 0.0
     k, far = behind_on(maps, world, e, target, s, 0)
     if k >= 0:
         other = agents[k]
         gap = far - 0.5 * (agents[0].length + other.length)
         out[at + 3] = min(max(gap, 0.0), SIGHT_M) / SIGHT_M
-        out[at + 4] = (other.v - ego.v) / SHORT if gap < SIGHT_M else 0.0
+        out[at + 4] = (other.v - seen.v) / SHORT if gap < SIGHT_M else 0.0
 
 
 @kernel
 def observe_conflict(maps: Maps, world: WorldState, e: int, out: Any) -> None:
     """Write the first conflict at constant velocities: time, closest distance, and present position of the other."""
     ego, agents = world.egos[e], world.agents[e]
+    v = localized(world, e).v
     first, slot, miss = CONFLICT_S, -1, CONFLICT_M
     for k in range(1, len(agents)):
         other = agents[k]
         if other.kind == 0:
             continue
         dx, dy = other.x - ego.x, other.y - ego.y
-        vx, vy = other.v * other.cos - ego.v * ego.cos, other.v * other.sin - ego.v * ego.sin
+        vx, vy = other.v * other.cos - v * ego.cos, other.v * other.sin - v * ego.sin
         closing, square = -(dx * vx + dy * vy), vx * vx + vy * vy
         if closing <= 0.0 or closing >= first * square:
             continue
@@ -250,11 +253,15 @@ def observe_scalars(maps: Maps, world: WorldState, e: int, out: Any) -> None:
             out[20] = 1.0
     out[21] = min(max(p.conflict - seen.progress, 0.0), SIGHT_M) / SIGHT_M
     out[22] = p.inside
-    out[23] = min(max(barrier(maps, world, e, 0, 0.0), -2.0), 40.0) / 40.0
+    closed = barrier(maps, world, e, 0, 0.0)
+    if abs(closed - (maps.route_points[route.first + ego.index].stop - ego.progress - half)) < LINE_M:
+        # it is the map that says where the line is
+        closed -= seen.progress - ego.progress
+    out[23] = min(max(closed, -2.0), 40.0) / 40.0
     out[24] = min(max(ego.gap, 0.0), SIGHT_M) / SIGHT_M
     near = ego.gap < SIGHT_M
     out[25] = ego.leader_v / SPEED if near else 0.0
-    out[26] = (ego.v - ego.leader_v) / SHORT if near else 0.0
+    out[26] = (seen.v - ego.leader_v) / SHORT if near else 0.0
     out[27] = min(route.length - seen.progress, 200.0) / 200.0
     lane = maps.lanes[ego.lane]
     beside_lane(maps, world, e, lane.left, out, 28)

@@ -589,26 +589,29 @@ def test_arriving_in_a_crash_is_no_success(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_whose_fault_a_collision_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = on_roads(monkeypatch, avenue(), num_envs=6)
+    sim = on_roads(monkeypatch, avenue(), num_envs=7)
     scene = situation(sim, 100.0, 8.0)
     scene.car(1, 1, 109.9, 2.0, env=[0], desire=0.2)  # runs into the one ahead
     scene.ego(100.0, 0.0, env=[1])  # stands, and is hit from behind
     scene.car(1, 1, 100.5, 8.0, env=[1])
     scene.car(1, 1, 100.5, 12.0, env=[2])  # hit from behind while it drives
-    scene.car(1, 1, 109.9, 2.0, env=[3], desire=0.2, reckless=1)  # somebody reckless is met
+    scene.car(1, 1, 109.9, 2.0, env=[3], desire=0.2, reckless=1)  # the scenario's reckless car is met
+    scene["episodes/target"][3] = 1
     scene.car(1, 1, 109.9, 0.0, env=[4], kind=tables.OBSTACLE)
     scene.walker(1, 107.8, -5.25, env=[5])
+    scene.car(1, 1, 109.9, 2.0, env=[6], desire=0.2, reckless=1)  # somebody of the traffic, distracted just now
     scene.apply()
     out = drive(sim)
     assert out.terminated.all()
-    assert [sim.core.drives[env].at_fault for env in range(6)] == [1, 0, 0, 0, 1, 1]
-    assert [sim.core.drives[env].collisions for env in range(6)] == [1] * 6
+    assert [sim.core.drives[env].at_fault for env in range(7)] == [1, 0, 0, 0, 1, 1, 1]
+    assert [sim.core.drives[env].collisions for env in range(7)] == [1] * 7
 
 
 def test_on_red_a_reckless_other_is_no_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = on_roads(monkeypatch, approach(Control.LIGHT))
     scene = situation(sim, LINE_M - EGO_HALF_M - 0.5, 8.0)
     scene.car(1, 1, 1.0, 0.0, reckless=1, desire=0.1)
+    scene["episodes/target"][:] = 1
     scene["agents/x"][:, 1] = LINE_M + 2.25
     scene["episodes/time"], scene["episodes/offset"] = 0.0, 20.0
     scene.apply()

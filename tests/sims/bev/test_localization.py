@@ -12,7 +12,7 @@ import torch
 import robotrl
 from robotrl.errors import ConfigError
 from robotrl.sims.driving.render import localization
-from robotrl.sims.driving.render.vectors import LENGTH, OFFSET, ROUTE_AT, SHORT, SPEED
+from robotrl.sims.driving.render.vectors import LENGTH, OFFSET, ROUTE_AT, SHORT, SIGHT_M, SPEED
 
 NOISE = {"pose_noise_m": 0.5, "heading_noise_deg": 2.0, "speed_noise_mps": 0.4}
 ENVS = 16
@@ -44,7 +44,10 @@ def test_errors_are_normal_and_independent_after_their_time() -> None:
 def test_route_and_speed_are_displaced_as_told_and_the_world_is_not() -> None:
     plain, noisy = make(64), make(64, **NOISE)
     true, seen = plain.reset(options=ids(0, 64)), noisy.reset(options=ids(0, 64))
-    offsets, speeds, headings = [], [], []
+    offsets, speeds, headings, lines = [], [], [], 0
+    names = plain.observation_spec["scalars"].names
+    closing = [names.index(name) for name in names if name.endswith("_closing")]
+    red, stop, closed = (names.index(name) for name in ("light_red", "stop_line_distance", "way_closed_distance"))
     for _ in range(60):
         actions = torch.zeros(64, 2)
         one, two = plain.step(actions), noisy.step(actions)
@@ -58,7 +61,21 @@ def test_route_and_speed_are_displaced_as_told_and_the_world_is_not() -> None:
         moving = true["scalars"][:, 0] > 0.3
         speeds.append(gap[moving, 0] * SPEED)
         headings.append(gap[:, 6])
-        assert torch.equal(seen["scalars"][:, 24:27], true["scalars"][:, 24:27])
+        assert torch.equal(seen["scalars"][:, 24:26], true["scalars"][:, 24:26])
+        # closing speeds are those of the measured speed
+        for k in closing:
+            there = true["scalars"][:, k] != 0
+            turned = -1.0 if "behind" in names[k] else 1.0
+            wanted = turned * gap[there, 0] * SPEED / SHORT
+            assert torch.allclose(gap[there, k], wanted, atol=1e-5), names[k]
+        # a red light's line is where the map has it
+        shut = (true["scalars"][:, red] > 0) & (true["scalars"][:, closed].abs() < 0.8) & (gap[:, red] == 0)
+        shut &= (true["scalars"][:, closed] * 40.0 - true["scalars"][:, stop] * SIGHT_M).abs() < 0.4
+        # it has not passed it by its own belief
+        shut &= (gap[:, stop] * SIGHT_M).abs() < 3.0
+        assert torch.allclose(gap[shut, closed] * 40.0, gap[shut, stop] * SIGHT_M, atol=1e-3)
+        lines += int(shut.sum())
+    assert lines > 20
     # 64 envs, 7 independent values each
     assert torch.cat(offsets).std().item() == pytest.approx(0.5, rel=0.12)
     assert torch.cat(speeds).std().item() == pytest.approx(0.4, rel=0.12)

@@ -12,7 +12,7 @@ from robotrl.registry import make_sim
 from robotrl.sims.driving import captions, tables
 from robotrl.sims.driving.scene import HORIZON_S
 from robotrl.spec.captions import UNCLEAR, HasCaptions
-from robotrl.spec.vehicle import HasTimeToCollision
+from robotrl.spec.vehicle import HasTimeToCollision, HasTimeToCollisionAhead
 
 
 @pytest.fixture
@@ -59,6 +59,13 @@ def test_time_to_collision_by_hand(sim: Any) -> None:
     assert speed.tolist() == pytest.approx([10.0] * 4)
     assert isinstance(sim, HasTimeToCollision)
     assert sim.time_to_collision_s().tolist() == ttc.tolist()
+    # without those behind; a second car ahead in that scene, 3.5 s away, is not hidden by the one behind
+    assert isinstance(sim, HasTimeToCollisionAhead)
+    assert sim.time_to_collision_ahead_s().tolist() == [ttc[0], HORIZON_S, ttc[2], HORIZON_S]
+    sim.core.world.agents[1, 2] = sim.core.world.agents[0, 1]
+    sim.core.world.agents["x"][1, 2] = 39.0
+    assert sim.time_to_collision_ahead_s()[1] == pytest.approx(3.5, abs=0.051)
+    assert sim.time_to_collision_s()[1] == ttc[1]
 
 
 def test_a_standing_car_is_hit_from_behind(sim: Any) -> None:

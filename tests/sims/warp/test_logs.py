@@ -119,6 +119,7 @@ FRAMES_OK = clip()["frames"]
         ({"route": np.full((5, 2), 3.0)}, "route without length"),
         ({"map_name": "bent"}, "names the map 'bent', which was not added"),
         ({"lights": np.zeros((3, 1), np.int8)}, "3 states of lights and 90 poses"),
+        ({"lights": np.zeros((STEPS, 0), np.int8)}, "map 'bend' has 1 lights and clip 'one' the states of 0"),
         ({"size_m": (0.0, 1.0)}, "an ego of 0 by 1 m"),
     ],
 )
@@ -168,6 +169,11 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "fewer frames": (lambda p: resave(p / "frames.npy", lambda a: a[:-3]), "177 frames and steps.npy 180 poses"),
     "fewer rows": (lambda p: resave(p / "agents.npy", lambda a: a[:-1]), "agents.npy has 179 rows and .* 180 poses"),
     "lights": (lambda p: resave(p / "lights.npy", lambda a: a[:-1]), "lights.npy has 179 rows"),
+    "fewer lights": (
+        lambda p: resave(p / "lights.npy", lambda a: np.ascontiguousarray(a[:, :0])),
+        "map 'bend' has 1 lights and lights.npy the states of 0: expected 1 or more",
+    ),
+    "no lights": (lambda p: (p / "lights.npy").unlink(), "map 'bend' has 1 lights and lights.npy the states of 0"),
     "other type": (lambda p: resave(p / "routes.npy", lambda a: a.astype(np.float32)), "routes.npy holds float32"),
     "frames of another kind": (lambda p: resave(p / "frames.npy", lambda a: a[..., None]), "expected uint16 of 3 axes"),
     "time": (lambda p: resave(p / "steps.npy", back_in_time), "clip 'train-0', step 7: time_s goes back"),

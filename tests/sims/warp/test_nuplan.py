@@ -15,6 +15,7 @@ import robotrl
 from robotrl.errors import ConfigError, DataError
 from robotrl.sims.driving.logs.layout import read_log
 from robotrl.sims.driving.logs.nuplan import EGO_M, REAR_TO_CENTER_M, read_nuplan
+from robotrl.sims.driving.logs.tracks import LeftOut
 
 TABLES = """
 CREATE TABLE scene (token BLOB, log_token BLOB, name TEXT);
@@ -102,6 +103,15 @@ def test_gaps_and_length_cut_clips(tmp_path: Path) -> None:
     # 30 steps, half a second that is missing, 31 steps; of at most 20 and at least 10
     assert [clip.steps for clip in index.clips] == [20, 10, 20, 11]
     assert [clip.name for clip in index.clips] == [f"a-scene-0000-{k}" for k in range(4)]
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    """30 and 31 steps, at most 25 in a clip: rests of 5 and 6 are too short. Of two road users one is kept."""
+    left_out = LeftOut()
+    path = write(tmp_path / "a.db", gap_at=60)
+    index = read_nuplan([path], tmp_path / "log", slots=1, clip_s=2.5, left_out=left_out)
+    assert [clip.steps for clip in index.clips] == [25, 25]
+    assert left_out == LeftOut(pieces=2, steps=11, road_users=2)
 
 
 def test_scenes_are_split(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from robotrl.sims.driving.logs.layout import read_log
 from robotrl.sims.driving.logs.record import RecordedFrames, record_drives
 from robotrl.sims.driving.render import raster
 from robotrl.sims.warp.steps import efficiency, progress_ratio
+from robotrl.spec import cut
 from tests.kits.warp_kit import MARGIN_M, STEPS, ground, pixel_positions, small_log, write_log
 
 PIXELS = 32
@@ -178,10 +180,33 @@ def test_deviation_truncates_and_is_never_a_failure(options: dict[str, Any], ste
         assert events == {"deviation"}
         assert out.truncated.tolist() == [True] and out.terminated.tolist() == [False]
         assert out.info["success"].tolist() == [False]
+        assert cut(out).tolist() == [True]
         assert sim.terms["end"].tolist() == [0.0]
         assert count < STEPS
         # what is bootstrapped from
         assert set(out.final_obs) == set(sim.observation_spec) and len(out.final_obs["scalars"]) == 1
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(48, 48), (30, 48), (48, 31), (3, 48)])
+def test_an_ego_on_its_log_sees_all_of_a_frame_of_any_shape(rows: int, columns: int, tmp_path: Path) -> None:
+    path = write_log(tmp_path / "log", "channels", names=("a", "b", "c"), clips=(("train", 1),))
+    frames = np.load(path / "frames.npy")[:, -rows:, -columns:]
+    np.save(path / "frames.npy", np.ascontiguousarray(frames))
+    index = json.loads((path / "log.json").read_text())
+    index["frames"]["ego_row"] -= 64 - rows
+    index["frames"]["ego_column"] -= 64 - columns
+    (path / "log.json").write_text(json.dumps(index))
+    sim = make(log=str(path), obs="raster", min_covered=0.0)
+    at_start(sim)
+    assert float(sim.core.replays["covered"][0]) == 1.0
+    # ahead of the log by a quarter of the height, it has lost that share of the view, less what the log drives on
+    poses, height = sim.core.arrays.poses, rows / index["frames"]["pixels_per_m"]
+    x, y, yaw = poses[0, :3]
+    put(sim, x=x + 0.25 * height * math.cos(yaw), y=y + 0.25 * height * math.sin(yaw), v=0.0)
+    drive(sim, 0.0, -1.0)
+    lost = 0.25 - math.hypot(poses[1, 0] - x, poses[1, 1] - y) / height
+    if rows > 3:
+        assert float(sim.core.replays["covered"][0]) == pytest.approx(1.0 - lost, abs=0.5 / 10)
 
 
 def test_leaving_the_frame_truncates() -> None:
@@ -229,7 +254,7 @@ def test_log_ends_the_episode_without_a_failure() -> None:
     at_start(sim)
     out, events, count = until_end(sim, 0.0, -1.0)
     assert events == {"log_ended"} and count == STEPS - 1
-    assert out.truncated[0] and not out.terminated[0]
+    assert out.truncated[0] and not out.terminated[0] and not cut(out)[0]
     # a car that stays where it is has not succeeded
     assert not out.info["success"][0] and out.info["progress_ratio"][0] < 0.8
 
@@ -322,6 +347,34 @@ def test_rewards_add_up_to_the_sequence_reward() -> None:
             break
     assert len(out.final_ids)
     assert -3.0 <= float(out.info["safety"][0]) <= 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "steer", "accel", "event"),
+    [
+        ({"blocked_s": 1.0}, 0.0, -1.0, "blocked"),
+        ({}, -0.3, 0.0, "off_road"),
+        ({}, 0.0, 0.3, "red_light"),
+    ],
+)
+def test_an_episode_that_fails_is_as_unsafe_as_after_a_collision(
+    options: dict[str, Any], steer: float, accel: float, event: str
+) -> None:
+    """Safety was its least value until then; the failure makes it -ttc_s, and the last step pays for it."""
+    wide = {"max_aside_m": 100.0, "max_turned_deg": 180.0, "max_apart_m": 1000.0, "min_covered": 0.0}
+    sim = make(obs="none", reward="sequence", log=small_log(None), **wide, **options)
+    at_start(sim)
+    before = None
+    for _ in range(STEPS - 1):
+        out = drive(sim, steer, accel)
+        if len(out.final_ids):
+            break
+        before = (float(out.info["safety"][0]), float(out.info["efficiency"][0]))
+    assert before is not None and before[0] > -3.0
+    assert int(out.info["events"][0]) == tables.EVENTS[event] and out.terminated[0] and not cut(out)[0]
+    assert float(out.info["safety"][0]) == -3.0
+    changed = -3.0 - before[0] + float(out.info["efficiency"][0]) - before[1]
+    assert float(out.reward[0]) == pytest.approx(changed, abs=1e-5)
 
 
 def test_safety_looks_at_the_logged_future(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ m/s, speed limit, m/s, and 1 if it overlaps another road user."""
 def is_driven(world: WorldState, e: int, slot: int) -> bool:
     """True for a car of the traffic on a lane that no script drives."""
     me, episode = world.agents[e, slot], world.episodes[e]
-    return slot > 0 and me.kind == tables.CAR and me.lane >= 0 and slot != episode.target and me.reckless == 0
+    return slot > 0 and me.kind == tables.CAR and me.lane >= 0 and slot != episode.target
 
 
 @kernel
