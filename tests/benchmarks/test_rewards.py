@@ -94,5 +94,5 @@ def test_speed_and_lane_terms_are_those_of_a_clear_road(out: Path) -> None:
 
 def test_cells_are_planned_for_three_seeds() -> None:
     keys = [one.key for one in cells(quick=False)]
-    assert len(keys) == len(set(keys)) == 1 + 3 * 14 + 6
+    assert len(keys) == len(set(keys)) == 1 + 3 * 15 + 5
     assert [one.key for one in cells(quick=True)] == ["service--bev-drive--0", "clip--bev-drive--0"]
