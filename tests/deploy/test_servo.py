@@ -416,7 +416,7 @@ def test_a_dry_run_decides_and_records_commands_and_sends_none(
     header, records = read_log(log)
     assert header["dry_run"] is True
     assert any(r["sent"] != [0.0, 0.0] for r in records if r["kind"] == "tick")
-    assert {float(line) for line in written.read_text().splitlines()} == {0.0}
+    assert not written.exists(), "its driver was told nothing, not even to stand still"
     assert replay(log, bundle).sent_max_abs == 0.0
 
 

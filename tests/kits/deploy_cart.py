@@ -42,7 +42,8 @@ class Cart:
     action_spec = ACTION_SPEC
 
     def __init__(self, seed: int) -> None:
-        self.state = np.zeros(3)
+        # where it stands before its first reset
+        self.state = np.array([0.0, 0.0, 0.5])
         self.push, self.steps = 0.0, 0
         names = ("CART_NAN_AT", "CART_STOP_AT", "CART_DIE_AT", "CART_FAR_AT", "CART_FROZEN_AT")
         self.faults = {name: int(os.environ.get(name, "-1")) for name in names}

@@ -15,7 +15,7 @@ from robotrl.sims.driving.kernels import draw_envs, paint_envs
 from robotrl.sims.driving.render import raster
 
 
-class View(NamedTuple):
+class FieldOfView(NamedTuple):
     """Field of view of a camera."""
 
     span_m: float
@@ -25,7 +25,7 @@ class View(NamedTuple):
 
 
 # near: 26 m ahead and 18 m behind hold all but some 3 of 100 road users who are less than 1.5 s away
-VIEWS = {"top": View(70.0, 0.3), "near": View(44.0, 0.4)}
+VIEWS = {"top": FieldOfView(70.0, 0.3), "near": FieldOfView(44.0, 0.4)}
 """Cameras by name."""
 BACKGROUND = (38, 44, 40)
 LAYERS = (
