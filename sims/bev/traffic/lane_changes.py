@@ -73,8 +73,24 @@ def consider_change(maps: Maps, world: WorldState, e: int, slot: int, style: Any
         loss = max(behind.a - forced, 0.0)
     if lane.ends == 0 and gain - style.politeness * loss < style.change_gain_mps2:
         return False
+    if meets_another(world, e, slot, target, s, style):
+        return False
     change_to(maps, me, target, side)
     return True
+
+
+@kernel
+def meets_another(world: WorldState, e: int, slot: int, target: int, s: float, style: Any) -> bool:
+    """True if another car has decided in this step to change to the same place, as from the lane on the other side."""
+    agents = world.agents[e]
+    me = agents[slot]
+    for k in range(1, len(agents)):
+        other = agents[k]
+        if k != slot and other.lane == target and other.hold == HOLD_S:
+            room = ROOM_M + style.change_headway_s * max(me.v, other.v)
+            if abs(other.s - s) - 0.5 * (me.length + other.length) < room:
+                return True
+    return False
 
 
 @kernel

@@ -7,7 +7,7 @@ from typing import Any
 
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
-from robotrl.sims.driving.traffic.following import BRAKE, style_of, way_on, way_start
+from robotrl.sims.driving.traffic.following import BRAKE, GAP_M, style_of, way_on, way_start
 from robotrl.sims.driving.traffic.heights import hides
 from robotrl.sims.driving.world import Maps, WorldState
 
@@ -19,11 +19,21 @@ SETS_OFF = 1.2
 """Assumed acceleration, m/s^2, in the estimate of a yielding car's crossing time; a little below ACCEL."""
 PATIENCE_S = 30.0
 """Waiting time at the end of a ramp after which a car takes any gap that forces nobody to brake hard."""
+IMPATIENT_S = 10.0
+"""Waiting time at a junction after which a car that crosses goes before those who can still stop comfortably."""
 BEYOND_M = 12.0
 """Distance behind its line from which a light or sign is taken into account if its lane is longer; the lane's end is
 otherwise."""
 WAITING_M = 3.0
-"""Distance from a sign's line within which a car that stands waits at it."""
+"""Distance from a sign's line, or from others' path, within which a car that stands waits there."""
+STANDS_MPS = 0.1
+"""Speed below which a car does not count as coming: it has just decided to wait."""
+WAIT_M = 1.5
+"""Distance before others' path at which a car waits for them."""
+TAIL_M = 0.25
+"""Distance behind others' path that the tail of a car must have before it has left that path."""
+TURN_S = 20.0
+"""Waiting time at a stop sign after which a car goes before others who stand there for longer."""
 GREEN, YELLOW, RED = 0, 1, 2
 MEETS_M = 100.0
 """Distance up to which the ego meets a car: traffic that its speed is compared with."""
@@ -60,7 +70,7 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
     agents, claims, walking = world.agents[e], world.claims[e], world.walking[e]
     for j in range(len(claims)):
         c = claims[j]
-        c.rear = c.front = -1.0
+        c.rear = c.front = c.waited = -1.0
         c.distance = tables.FAR
     for w in range(len(walking)):
         walking[w] = 0
@@ -87,6 +97,9 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
             if me.s > c.front:
                 c.front, c.front_v, c.front_length = me.s, me.v, me.length
         ahead, number, walked = lane.length - me.s, me.next, way_start(world, e, slot)
+        if lane.control == 2 and me.wait >= 1.0 and number >= 0 and maps.lanes[number].junction >= 0:
+            c = claims[maps.lanes[number].junction]
+            c.waited = max(c.waited, me.wait if me.v < 0.3 else tables.FAR)
         if number < 0 or ahead >= NOTICE_M + COMING_S * me.v or held_at(maps, world, e, slot, me.lane, -me.s):
             continue
         while number >= 0 and ahead < NOTICE_M + COMING_S * me.v:
@@ -129,40 +142,121 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
     """
     me, style = world.agents[e, slot], style_of(world, e, slot)
     claims = world.claims[e]
-    found = tables.FAR
     row = maps.lanes[lane]
+    half, at, inside = 0.5 * me.length, s - before, False
+    in_turn = before > 0.0 and me.wait >= 1.0 and takes_turns(maps, row)
     for k in range(row.conflict, row.conflict + row.conflicts):
         conflict = maps.conflicts[k]
-        half = 0.5 * me.length
-        if s > conflict.begin - half or conflict.begin + before - s > found + 1.5 + half:
+        if at > conflict.begin - half:
+            inside = inside or at - half < conflict.end
             continue
         if before == 0.0 and conflict.end - s >= reach:
             continue
         other = maps.lanes[conflict.other]
         c = claims[other.junction]
-        taken = c.rear >= 0.0 and c.rear < conflict.other_end + 2.5 and c.front > conflict.other_begin - 2.5
+        behind = conflict.other_end + TAIL_M + 0.5 * c.rear_length
+        taken = c.rear >= 0.0 and c.rear < behind and c.front + 0.5 * c.front_length > conflict.other_begin
         if taken and conflict.yields == 0:
             # the car already inside has priority, even if it should have yielded, unless it will have left in time
-            gone = (conflict.other_end + 2.5 - c.rear) / max(c.rear_v, 0.5)
-            there = (before + conflict.begin - s - half) / max(me.v, 1.0)
+            gone = (behind - c.rear) / max(c.rear_v, 0.5)
+            there = (conflict.begin - at - half) / max(me.v, 1.0)
             taken = gone > there - 0.5
+        if not taken and in_turn:
+            taken = c.rear >= 0.0 and c.rear < behind
+            taken = taken or c.waited >= tables.FAR or (c.waited > me.wait and me.wait < TURN_S)
         if not taken and conflict.yields == 1:
-            # time, s, until the own tail has left the conflict
-            way = before + conflict.end - s + me.length
-            clear = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * way) - me.v) / SETS_OFF
-            clear = max(clear, way / row.speed) + 1.0
-            # it suffices to reach the merge point first; after a long wait a smaller gap is accepted
-            joint = conflict.other_end - conflict.other_begin if conflict.merges == 1 else 0.0
-            patience = max(1.0 - me.wait / PATIENCE_S, 0.3) if conflict.merges == 1 else 1.0
-            patience *= style.accepted_gap
-            if c.rear >= 0.0 and c.front <= conflict.other_begin:
-                v = max(c.front_v, 1.0)
-                taken = (conflict.other_begin - c.front) / v < patience * (clear - joint / v)
-            if not taken and c.distance < tables.FAR and c.slot != slot:
-                v = max(c.v, 1.0)
-                taken = (c.distance + conflict.other_begin) / v < patience * (clear - joint / v)
+            if c.rear >= 0.0 and c.front <= conflict.other_begin and c.front_v >= STANDS_MPS:
+                way = conflict.other_begin - c.front
+                taken = comes(me, style, row, conflict, at, inside, way, c.front_v, 0.5 * c.front_length)
+            if not taken and c.distance < tables.FAR and c.slot != slot and c.v >= STANDS_MPS:
+                way = c.distance + conflict.other_begin
+                taken = comes(me, style, row, conflict, at, inside, way, c.v, half)
         if taken:
-            found = min(found, before + conflict.begin - s - half - 1.5)
+            # conflicts are in order along the lane
+            return kept_clear(maps, world, e, me, row, at, k)
+    return tables.FAR
+
+
+@kernel
+def comes(
+    me: Any, style: Any, row: Any, conflict: Any, at: float, inside: bool, way: float, v: float, half: float
+) -> bool:
+    """True if a car must let another one pass that comes to a conflict of their lanes.
+
+    Args:
+        me: the car.
+        style: its driving style.
+        row: its lane in the junction.
+        conflict: the conflict, ahead of it.
+        at: its position along the lane, m; below 0 before it.
+        inside: whether it is on others' path.
+        way: distance of the other one's center from the conflict, m.
+        v: speed of the other one, m/s, above 0.
+        half: half its length, m.
+    """
+    merges = conflict.merges == 1
+    if inside or (me.wait > IMPATIENT_S and not merges):
+        # who is on others' path leaves it before those who can still stop
+        ahead = max(conflict.begin - at - 0.5 * me.length, 0.0)
+        there = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * ahead) - me.v) / SETS_OFF
+        stops = v * there + v * v / (2.0 * BRAKE) + GAP_M
+        if way - half >= stops * (1.0 if inside else style.accepted_gap):
+            return False
+        if inside:
+            return True
+    # time, s, until the own tail has left the conflict
+    own = conflict.end - at + me.length
+    clear = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * own) - me.v) / SETS_OFF
+    clear = max(clear, own / row.speed) + 1.0
+    # it suffices to reach the merge point first; after a long wait a smaller gap is accepted
+    joint = conflict.other_end - conflict.other_begin if merges else 0.0
+    patience = style.accepted_gap * (max(1.0 - me.wait / PATIENCE_S, 0.3) if merges else 1.0)
+    v = max(v, 1.0)
+    return way / v < patience * (clear - joint / v)
+
+
+@kernel
+def takes_turns(maps: Maps, row: Any) -> bool:
+    """True if all lanes that a junction lane conflicts with begin at a stop sign, as it does itself."""
+    if row.origin < 0 or maps.lanes[row.origin].control != 2:
+        return False
+    for k in range(row.conflict, row.conflict + row.conflicts):
+        origin = maps.lanes[maps.conflicts[k].other].origin
+        if origin < 0 or maps.lanes[origin].control != 2:
+            return False
+    return True
+
+
+@kernel
+def kept_clear(maps: Maps, world: WorldState, e: int, me: Any, row: Any, at: float, taken: int) -> float:
+    """Distance, m, to the point before a conflict where a car waits without standing on the path of those it yields to.
+
+    Paths of those who are held by a red light do not count.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        me: the car.
+        row: its lane in the junction.
+        at: its position along the lane, m; below 0 before it.
+        taken: number of the conflict.
+    """
+    half = 0.5 * me.length
+    found = maps.conflicts[taken].begin - at - half - WAIT_M
+    for k in range(taken - 1, row.conflict - 1, -1):
+        conflict = maps.conflicts[k]
+        point = conflict.begin - at - half - WAIT_M
+        apart = at + found - half >= conflict.end or at + found + half <= conflict.begin
+        # nor where it is too late to stop
+        if conflict.yields == 0 or apart or at > conflict.begin - half or me.v * me.v > 3.0 * BRAKE * max(point, 0.5):
+            continue
+        origin = maps.lanes[conflict.other].origin
+        if origin >= 0 and maps.lanes[origin].control == 1:
+            state, _ = light(maps, world, e, maps.lanes[origin].group)
+            if state == RED:
+                continue
+        found = min(found, point)
     return found
 
 
@@ -268,6 +362,8 @@ def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> floa
                 sign = min(sign, line)
         if lane.junction >= 0:
             into = room(maps, world, e, slot, number, max(base, 0.0), max(-base, 0.0), reach)
+            if into < WAITING_M and me.v < 0.3 and sign >= tables.FAR:
+                me.wait += dt
             # with a sign wait at its line; at a green light, or inside, advance to the others' path
             if into < tables.FAR and not entered:
                 into = min(into, sign)
