@@ -260,8 +260,10 @@ CLAIM = np.dtype(
         ("front", F),  # likewise of the first car
         ("front_v", F),
         ("front_length", F),
+        ("front_a", F),
         ("distance", F),  # distance, m, of the next car to arrive; FAR without
         ("v", F),
+        ("a", F),
         ("slot", J),
         ("waited", F),  # s that the first car at its stop sign has stood, FAR if it sets off; -1 without
     ],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
-from robotrl.sims.driving.traffic.right_of_way import barrier
+from robotrl.sims.driving.traffic.right_of_way import barrier, merging, parting
 from robotrl.sims.driving.world import Maps, WorldState
 
 ASKED = 0.9
@@ -46,8 +47,19 @@ def is_held(maps: Maps, world: WorldState, e: int) -> bool:
     Who comes nearer to the point to stop at waits, too, where it would have to brake at 0.5 m/s^2 or more.
     """
     ego = world.egos[e]
-    if ego.leader >= 0 and world.agents[e, ego.leader].kind != tables.OBSTACLE:
-        near = ego.gap < FOLLOWS_M + FOLLOWS_S * ego.v
-        if near and ego.leader_v < ego.v + PULLS_AWAY_MPS:
-            return True
-    return barrier(maps, world, e, 0, 0.0) < WAITS_M + ego.v * ego.v
+    if ego.leader >= 0 and world.agents[e, ego.leader].kind != tables.OBSTACLE and follows(ego, ego.gap, ego.leader_v):
+        return True
+    if barrier(maps, world, e, 0, 0.0) < WAITS_M + ego.v * ego.v:
+        return True
+    # who turns off may stand with the tail still on the ego's way; who comes in from beside is ahead at the end
+    gap, v = parting(maps, world, e, 0)
+    if follows(ego, gap, v):
+        return True
+    gap, v = merging(maps, world, e, 0)
+    return follows(ego, gap, v)
+
+
+@kernel
+def follows(ego: Any, gap: float, v: float) -> bool:
+    """True if the ego cannot drive faster behind somebody `gap` m ahead of it, who drives at `v` m/s."""
+    return gap < FOLLOWS_M + FOLLOWS_S * ego.v and v < ego.v + PULLS_AWAY_MPS

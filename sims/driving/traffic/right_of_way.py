@@ -17,10 +17,20 @@ COMING_S = 7.0
 """Arrival time at the junction, s, within which other cars have to be yielded to."""
 SETS_OFF = 1.2
 """Assumed acceleration, m/s^2, in the estimate of a yielding car's crossing time; a little below ACCEL."""
+SPARE_S = 0.8
+"""Time between a yielding car that has crossed and the nose of the next one to come."""
 PATIENCE_S = 30.0
 """Waiting time at the end of a ramp after which a car takes any gap that forces nobody to brake hard."""
-IMPATIENT_S = 10.0
+IMPATIENT_S = 5.0
 """Waiting time at a junction after which a car that crosses goes before those who can still stop comfortably."""
+LETS_MPS = 3.0
+"""Speed from which on a car lets those pass first who have set out across its way."""
+GOES_MPS2 = 0.3
+"""Acceleration from which on a car goes, instead of coming nearer to wait."""
+HALF_M = 2.25
+"""Half the length of a car that is not on the junction yet."""
+SETS_OUT_M = 4.0
+"""Distance before a junction within which a car that goes has set out."""
 BEYOND_M = 12.0
 """Distance behind its line from which a light or sign is taken into account if its lane is longer; the lane's end is
 otherwise."""
@@ -95,7 +105,7 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
             if c.rear < 0.0 or me.s < c.rear:
                 c.rear, c.rear_v, c.rear_length = me.s, me.v, me.length
             if me.s > c.front:
-                c.front, c.front_v, c.front_length = me.s, me.v, me.length
+                c.front, c.front_v, c.front_length, c.front_a = me.s, me.v, me.length, me.a
         ahead, number, walked = lane.length - me.s, me.next, way_start(world, e, slot)
         if lane.control == 2 and me.wait >= 1.0 and number >= 0 and maps.lanes[number].junction >= 0:
             c = claims[maps.lanes[number].junction]
@@ -107,7 +117,7 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
             if following.junction >= 0:
                 c = claims[following.junction]
                 if ahead < c.distance:
-                    c.distance, c.v, c.slot = ahead, me.v, slot
+                    c.distance, c.v, c.a, c.slot = ahead, me.v, me.a, slot
             elif held_at(maps, world, e, slot, number, ahead):
                 break
             ahead += following.length
@@ -161,16 +171,18 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
             gone = (behind - c.rear) / max(c.rear_v, 0.5)
             there = (conflict.begin - at - half) / max(me.v, 1.0)
             taken = gone > there - 0.5
+        if not taken and conflict.yields == 0 and me.v > LETS_MPS:
+            taken = sets_out(conflict, c, (conflict.begin - at - half) / me.v)
         if not taken and in_turn:
             taken = c.rear >= 0.0 and c.rear < behind
             taken = taken or c.waited >= tables.FAR or (c.waited > me.wait and me.wait < TURN_S)
         if not taken and conflict.yields == 1:
             if c.rear >= 0.0 and c.front <= conflict.other_begin and c.front_v >= STANDS_MPS:
                 way = conflict.other_begin - c.front
-                taken = comes(me, style, row, conflict, at, inside, way, c.front_v, 0.5 * c.front_length)
+                taken = comes(me, style, row, conflict, at, inside, way - 0.5 * c.front_length, c.front_v, c.front_a)
             if not taken and c.distance < tables.FAR and c.slot != slot and c.v >= STANDS_MPS:
                 way = c.distance + conflict.other_begin
-                taken = comes(me, style, row, conflict, at, inside, way, c.v, half)
+                taken = comes(me, style, row, conflict, at, inside, way - HALF_M, c.v, c.a)
         if taken:
             # conflicts are in order along the lane
             return kept_clear(maps, world, e, me, row, at, k)
@@ -178,8 +190,34 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
 
 
 @kernel
+def takes_s(way: float, v: float) -> float:
+    """Time, s, in which a car at speed `v` m/s that sets off covers `way` m; 0 for a way behind it."""
+    return (math.sqrt(v * v + 2.0 * SETS_OFF * max(way, 0.0)) - v) / SETS_OFF
+
+
+@kernel
+def sets_out(conflict: Any, c: Any, mine_s: float) -> bool:
+    """True if a car that gives way at a conflict has set out across it, is there first, and not gone in time.
+
+    Args:
+        conflict: the conflict, in which the other lane gives way.
+        c: claim of the other lane.
+        mine_s: time, s, after which the own car reaches the conflict.
+    """
+    if c.rear >= 0.0 and c.front_a > GOES_MPS2:
+        way, v, length = conflict.other_begin - c.front, c.front_v, c.front_length
+    elif c.rear < 0.0 and c.distance < SETS_OUT_M and c.a > GOES_MPS2:
+        way, v, length = conflict.other_begin + c.distance, c.v, 2.0 * HALF_M
+    else:
+        return False
+    way -= 0.5 * length
+    across = conflict.other_end - conflict.other_begin + length
+    return way > 0.0 and takes_s(way, v) < mine_s < takes_s(way + across, v) + 0.5
+
+
+@kernel
 def comes(
-    me: Any, style: Any, row: Any, conflict: Any, at: float, inside: bool, way: float, v: float, half: float
+    me: Any, style: Any, row: Any, conflict: Any, at: float, inside: bool, way: float, v: float, a: float
 ) -> bool:
     """True if a car must let another one pass that comes to a conflict of their lanes.
 
@@ -190,29 +228,28 @@ def comes(
         conflict: the conflict, ahead of it.
         at: its position along the lane, m; below 0 before it.
         inside: whether it is on others' path.
-        way: distance of the other one's center from the conflict, m.
+        way: distance of the other one's nose from the conflict, m.
         v: speed of the other one, m/s, above 0.
-        half: half its length, m.
+        a: acceleration of the other one, m/s^2.
     """
     merges = conflict.merges == 1
     if inside or (me.wait > IMPATIENT_S and not merges):
-        # who is on others' path leaves it before those who can still stop
-        ahead = max(conflict.begin - at - 0.5 * me.length, 0.0)
-        there = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * ahead) - me.v) / SETS_OFF
-        stops = v * there + v * v / (2.0 * BRAKE) + GAP_M
-        if way - half >= stops * (1.0 if inside else style.accepted_gap):
-            return False
+        # who is on others' path, or has waited, goes before those who can still stop, and who will
+        reaction = 1.0 if v > LETS_MPS else takes_s(conflict.begin - at - 0.5 * me.length, me.v)
+        stops = v * reaction + v * v / (2.0 * BRAKE) + GAP_M
         if inside:
-            return True
+            return way < stops
+        if way >= stops * style.accepted_gap:
+            return False
     # time, s, until the own tail has left the conflict
     own = conflict.end - at + me.length
-    clear = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * own) - me.v) / SETS_OFF
-    clear = max(clear, own / row.speed) + 1.0
+    clear = max(takes_s(own, me.v), own / row.speed) + SPARE_S
     # it suffices to reach the merge point first; after a long wait a smaller gap is accepted
-    joint = conflict.other_end - conflict.other_begin if merges else 0.0
     patience = style.accepted_gap * (max(1.0 - me.wait / PATIENCE_S, 0.3) if merges else 1.0)
-    v = max(v, 1.0)
-    return way / v < patience * (clear - joint / v)
+    coming = takes_s(way, v) if a > GOES_MPS2 and v < LETS_MPS else way / max(v, 1.0)
+    if merges:
+        clear -= (conflict.other_end - conflict.other_begin) / max(v, 1.0)
+    return coming < patience * clear
 
 
 @kernel
