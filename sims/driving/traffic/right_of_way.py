@@ -40,6 +40,10 @@ STANDS_MPS = 0.1
 """Speed below which a car does not count as coming: it has just decided to wait."""
 WAIT_M = 1.5
 """Distance before others' path at which a car waits for them."""
+NOSE_M = 0.5
+"""Distance before others' path within which the nose of a car counts as in it."""
+APART_S = 0.5
+"""Time before a car reaches a conflict in which another one has left it."""
 TAIL_M = 0.25
 """Distance behind others' path that the tail of a car must have before it has left that path."""
 TURN_S = 20.0
@@ -164,25 +168,26 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
             continue
         other = maps.lanes[conflict.other]
         c = claims[other.junction]
+        if c.rear < 0.0 and c.distance >= tables.FAR and not in_turn:
+            continue
+        way = conflict.begin - at - half
+        there = max(takes_s(way, me.v), way / row.speed)
         behind = conflict.other_end + TAIL_M + 0.5 * c.rear_length
-        taken = c.rear >= 0.0 and c.rear < behind and c.front + 0.5 * c.front_length > conflict.other_begin
-        if taken and conflict.yields == 0:
-            # the car already inside has priority, even if it should have yielded, unless it will have left in time
-            gone = (behind - c.rear) / max(c.rear_v, 0.5)
-            there = (conflict.begin - at - half) / max(me.v, 1.0)
-            taken = gone > there - 0.5
-        if not taken and conflict.yields == 0 and me.v > LETS_MPS:
-            taken = sets_out(conflict, c, (conflict.begin - at - half) / me.v)
+        on_it = c.rear >= 0.0 and c.rear < behind
+        # who is in the conflict has priority, even if it should have yielded, unless it will have left in time
+        stays = on_it and (behind - c.rear) / max(c.rear_v, 0.5) > there - APART_S
+        taken = stays and c.front + 0.5 * c.front_length > conflict.other_begin - NOSE_M
         if not taken and in_turn:
-            taken = c.rear >= 0.0 and c.rear < behind
-            taken = taken or c.waited >= tables.FAR or (c.waited > me.wait and me.wait < TURN_S)
+            taken = on_it or c.waited >= tables.FAR or (c.waited > me.wait and me.wait < TURN_S)
+        if not taken and conflict.yields == 0 and me.v > LETS_MPS:
+            taken = sets_out(conflict, c, there)
         if not taken and conflict.yields == 1:
-            if c.rear >= 0.0 and c.front <= conflict.other_begin and c.front_v >= STANDS_MPS:
-                way = conflict.other_begin - c.front
-                taken = comes(me, style, row, conflict, at, inside, way - 0.5 * c.front_length, c.front_v, c.front_a)
+            if stays and c.front <= conflict.other_begin and c.front_v >= STANDS_MPS:
+                far = conflict.other_begin - c.front - 0.5 * c.front_length
+                taken = comes(me, style, row, conflict, at, inside, far, c.front_v, c.front_a)
             if not taken and c.distance < tables.FAR and c.slot != slot and c.v >= STANDS_MPS:
-                way = c.distance + conflict.other_begin
-                taken = comes(me, style, row, conflict, at, inside, way - HALF_M, c.v, c.a)
+                far = conflict.other_begin + c.distance - HALF_M
+                taken = comes(me, style, row, conflict, at, inside, far, c.v, c.a)
         if taken:
             # conflicts are in order along the lane
             return kept_clear(maps, world, e, me, row, at, k)
@@ -266,7 +271,7 @@ def takes_turns(maps: Maps, row: Any) -> bool:
 
 @kernel
 def kept_clear(maps: Maps, world: WorldState, e: int, me: Any, row: Any, at: float, taken: int) -> float:
-    """Distance, m, to the point before a conflict where a car waits without standing on the path of those it yields to.
+    """Distance, m, to the point where a car waits for those in a conflict, without standing on others' path.
 
     Paths of those who are held by a red light do not count.
 
@@ -286,7 +291,7 @@ def kept_clear(maps: Maps, world: WorldState, e: int, me: Any, row: Any, at: flo
         point = conflict.begin - at - half - WAIT_M
         apart = at + found - half >= conflict.end or at + found + half <= conflict.begin
         # nor where it is too late to stop
-        if conflict.yields == 0 or apart or at > conflict.begin - half or me.v * me.v > 3.0 * BRAKE * max(point, 0.5):
+        if apart or at > conflict.begin - half or me.v * me.v > 3.0 * BRAKE * max(point, 0.5):
             continue
         origin = maps.lanes[conflict.other].origin
         if origin >= 0 and maps.lanes[origin].control == 1:
