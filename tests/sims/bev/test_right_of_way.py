@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -137,15 +138,16 @@ def test_nobody_waits_on_the_path_of_those_he_yields_to(monkeypatch: pytest.Monk
     scene.apply()
     base = int(sim.core.bank.arrays.maps["lane"][sim.core.world.episodes["map"][0]])
     conflict = conflict_of(sim, inside, near)
-    stood = []
+    stood, passed = [], False
     for _ in range(400):
         drive(sim)
         assert not len(overlapping(sim.core.world.agents))
         me = sim.core.world.agents[0, 1]
-        if me["v"] < 0.1:
+        passed |= bool(me["lane"] == base + inside and me["y"] > 12.0)
+        if me["v"] < 0.1 and not passed:
             stood.append(float(me["s"]) if me["lane"] == base + inside else float(me["s"]) - 100.0)
     assert stood and max(stood) + HALF_M < conflict["begin"]
-    assert sim.core.world.agents["y"][0, 1] > 20.0
+    assert passed
 
 
 def test_a_path_near_the_junctions_edge_is_seen_from_afar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +172,7 @@ def test_a_path_near_the_junctions_edge_is_seen_from_afar(monkeypatch: pytest.Mo
 
 
 def test_at_a_stop_on_all_sides_cars_go_in_the_order_in_which_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All go straight on, so that each path crosses two others; by turns and numbers alone the order would be fixed."""
+    """All go straight on: each path crosses two others, and that from the opposite side does not touch it."""
     for order in ((0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)):
         builder, arms, ways = four_arms(Control.STOP)
         sim = on_roads(monkeypatch, builder, **LONG)
@@ -181,7 +183,8 @@ def test_at_a_stop_on_all_sides_cars_go_in_the_order_in_which_they_came(monkeypa
         scene.apply()
         out = {1 + arm: arms[(arm + 2) % 4].outbound[0] for arm in range(4)}
         through = when_through(sim, out, 60.0)
-        assert sorted(through, key=lambda slot: through[slot]) == [1 + arm for arm in order]
+        for first, second in itertools.combinations(order, 2):
+            assert (second - first) % 2 == 0 or through[1 + first] < through[1 + second], (order, through)
 
 
 def test_a_car_that_cannot_go_does_not_hold_up_those_who_came_later(monkeypatch: pytest.MonkeyPatch) -> None:
