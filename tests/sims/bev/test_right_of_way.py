@@ -11,6 +11,7 @@ import pytest
 
 from robotrl.sims.bev import procedural
 from robotrl.sims.driving import tables
+from robotrl.sims.driving.roads import maps
 from robotrl.sims.driving.roads.lanes import Control, RoadBuilder
 from robotrl.sims.driving.traffic.right_of_way import WAIT_M, barrier
 from tests.kits.bev_kit import Array, Scene, drive, lanes_of, on_roads, overlapping
@@ -223,3 +224,22 @@ def test_two_cars_do_not_change_to_the_same_place_from_both_sides(monkeypatch: p
         assert not len(overlapping(sim.core.world.agents))
         changed.append(np.abs(sim.core.world.agents["y"][0, [2, 12]] + 3.5) < 1.0)
     assert np.any(changed, axis=0).any()
+
+
+@pytest.mark.parametrize("cuts", [(28.0,), (14.0, 14.0), (13.0, 1.0, 14.0)])
+def test_lanes_that_follow_each_other_are_in_no_conflict(cuts: tuple[float, ...]) -> None:
+    """A junction that is crossed over several lanes: only with the road across, whatever the cuts."""
+    builder = RoadBuilder("cut")
+    before = builder.lane(np.array([[-100.0, 0.0], [0.0, 0.0]]), LIMIT_MPS)
+    x, last, own = 0.0, before, []
+    for length in cuts:
+        own.append(builder.lane(np.array([[x, 0.0], [x + length, 0.0]]), LIMIT_MPS, junction=True))
+        builder.follow(last, own[-1])
+        x, last = x + length, own[-1]
+    across = builder.lane(np.array([[14.0, -20.0], [14.0, 20.0]]), LIMIT_MPS, junction=True)
+    builder.route((before, *own), start_s=5.0)
+    world = maps.finish(builder)
+    assert set(world.conflicts["other"].tolist()) <= {across, *own}
+    for lane in own:
+        row = world.lanes[lane]
+        assert world.conflicts["other"][row["conflict"] : row["conflict"] + row["conflicts"]].tolist() in ([], [across])
