@@ -9,6 +9,7 @@ from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import boxes_overlap
 from robotrl.sims.driving.rewards import Rules
+from robotrl.sims.driving.traffic.asked_speed import ASKED, is_held, road_speed
 from robotrl.sims.driving.traffic.ego import HIT_PEDESTRIAN, HIT_STATIC, HIT_VEHICLE, share_off_road
 from robotrl.sims.driving.traffic.heights import passes_over
 from robotrl.sims.driving.traffic.right_of_way import GREEN, RED, light
@@ -205,23 +206,25 @@ def roach_speed(maps: Maps, world: WorldState, e: int) -> float:
 
 
 @kernel
-def tally(world: WorldState, e: int, length: float, driven: float, limit: float) -> None:
+def tally(maps: Maps, world: WorldState, e: int, length: float, driven: float) -> None:
     """Accumulate the statistics for the scores.
 
-    A step in which the ego meets nobody, or speeds up, counts as driven with the traffic.
+    A step in which the ego meets nobody, speeds up, follows or waits counts as driven with the traffic.
 
     Args:
+        maps: all maps.
         world: all envs.
         e: env.
         length: length of the route, m.
         driven: distance newly driven along it, m.
-        limit: speed limit, m/s; nobody is asked to drive faster.
     """
     ego, judge, episode = world.egos[e], world.judges[e], world.episodes[e]
     quarter = min(int(4.0 * ego.progress / length), 3)
     judge.ego_speed[quarter] += ego.v
     compared = episode.traffic_v >= 0.0 and ego.a < SPEEDS_UP_MPS2
-    judge.traffic_speed[quarter] += min(episode.traffic_v, limit) if compared else ego.v
+    if compared and episode.traffic_v > ego.v:
+        compared = not is_held(maps, world, e)
+    judge.traffic_speed[quarter] += min(episode.traffic_v, road_speed(maps, world, e, ASKED)) if compared else ego.v
     judge.map_speed[quarter] += episode.map_v if episode.map_v >= 0.0 else ego.v
     judge.quarter_steps[quarter] += 1.0
     if ego.outside == 1:
@@ -303,7 +306,7 @@ def judge_step(
                 terms[10] += rules.ends[k]
         if events & (tables.VEHICLE | tables.PERSON | tables.STATIC | tables.RED_LIGHT | tables.STOP_SIGN):
             terms[10] += rules.speed_at_end * ego.v
-    tally(world, e, route.length, gained, limit)
+    tally(maps, world, e, route.length, gained)
     # the reward
     product = rules.progress * terms[0]
     for k in range(5):

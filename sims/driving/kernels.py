@@ -17,7 +17,7 @@ ARRIVED = tables.FINISHED
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 
 claim, sort = right_of_way.claim, following.sort
-locate, look_ahead, wait_at_sign = ego.locate, ego.look_ahead, ego.wait_at_sign
+locate, look_ahead, count_wait = ego.locate, ego.look_ahead, ego.count_wait
 judge_step = judge.judge_step
 draw, expand, paint = raster.draw, raster.expand, raster.paint
 
@@ -48,7 +48,7 @@ def finish_step(
     """
     episode = world.episodes[e]
     locate(maps, world, e)
-    wait_at_sign(maps, world, e, rules.dt)
+    count_wait(maps, world, e, rules.dt)
     episode.steps += 1
     episode.time += rules.dt
     settle(maps, world, e)

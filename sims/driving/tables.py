@@ -163,7 +163,7 @@ AGENT = np.dtype(
         ("next", J),  # the successor it will take, -1 at an end
         ("seed", J),
         ("turns", J),  # draws made
-        ("wait", F),  # s: time a car has stood at a stop sign; time until a pedestrian walks
+        ("wait", F),  # s: time a car has stood at a sign or before others' path; time until a pedestrian walks
         ("hold", F),  # s until it may change lanes again; s that a pedestrian has waited in vain
         ("reckless", J),  # 1: ignores lights and yields to nobody
         ("walk", J),  # crosswalk of a pedestrian
@@ -260,9 +260,12 @@ CLAIM = np.dtype(
         ("front", F),  # likewise of the first car
         ("front_v", F),
         ("front_length", F),
+        ("front_a", F),
         ("distance", F),  # distance, m, of the next car to arrive; FAR without
         ("v", F),
+        ("a", F),
         ("slot", J),
+        ("waited", F),  # s that the first car at its stop sign has stood, FAR if it sets off; -1 without
     ],
     align=True,
 )

@@ -20,7 +20,7 @@ from robotrl.sims.driving.world import Maps, WorldState
 from robotrl.sims.warp.replay import ReplayArrays, replay_agents, set_lights
 from robotrl.sims.warp.warping import FrameView, coverage, mark_valid, pixel_map, relative, warp_pixels
 
-move, locate, put_ego, wait_at_sign = ego.move, ego.locate, ego.put_ego, ego.wait_at_sign
+move, locate, put_ego, count_wait = ego.move, ego.locate, ego.put_ego, ego.count_wait
 draw_box, expand = raster.draw_box, raster.expand
 
 TTC_TICK = 2
@@ -230,7 +230,7 @@ def step_ego(
     before = world.egos[e].progress
     hit, slot = move(maps, world, e, steer, accel, rules.throttle, rules.dt)
     locate(maps, world, e)
-    wait_at_sign(maps, world, e, rules.dt)
+    count_wait(maps, world, e, rules.dt)
     episode.steps += 1
     episode.time += rules.dt
     set_lights(maps, world, log, e, clip.first + state.at)

@@ -14,7 +14,7 @@ from robotrl.sims.driving.traffic import ego
 from robotrl.sims.driving.world import Maps, WorldState
 from robotrl.sims.warp.replay import ReplayArrays, set_lights
 
-locate, wait_at_sign = ego.locate, ego.wait_at_sign
+locate, count_wait = ego.locate, ego.count_wait
 
 
 @kernel
@@ -53,7 +53,7 @@ def trace_range(
         me.a, me.yaw_rate = (me.v - v) / rules.dt, wrap(me.yaw - yaw) / rules.dt
         me.accel, me.steer = pedal(me.a, rules.throttle), steer_of(me.yaw_rate, me.v)
         locate(maps, world, e)
-        wait_at_sign(maps, world, e, rules.dt)
+        count_wait(maps, world, e, rules.dt)
         episode.steps += 1
         episode.time += rules.dt
         set_lights(maps, world, log, e, f)

@@ -12,6 +12,8 @@ ROOM_M = 2.0
 """Room that a lane change needs to those ahead and behind, besides a time headway."""
 CHANGE_EVERY = 10
 """Steps between two lane-change decisions of a car."""
+BEHIND_M = 20.0
+"""Length of a lane behind a junction to which nobody changes: who comes out of the junction is not seen there."""
 END_M = 1.0
 """Distance from the end of its lane at which a car waits that has to change lanes."""
 HOLD_S = 4.0
@@ -50,6 +52,8 @@ def consider_change(maps: Maps, world: WorldState, e: int, slot: int, style: Any
         return False
     there = maps.lanes[target]
     s = me.s * there.length / lane.length
+    if lane.ends == 0 and s < BEHIND_M and there.before < 0 and there.entry == 0:
+        return False
     wanted = max(there.speed * me.desire, 0.5)
     gain = styled_idm(me.v, wanted, VIEW_M, 0.0, me.headway, style) - accel
     k, far = ahead_on(maps, world, e, target, s)
@@ -73,8 +77,24 @@ def consider_change(maps: Maps, world: WorldState, e: int, slot: int, style: Any
         loss = max(behind.a - forced, 0.0)
     if lane.ends == 0 and gain - style.politeness * loss < style.change_gain_mps2:
         return False
+    if meets_another(world, e, slot, target, s, style):
+        return False
     change_to(maps, me, target, side)
     return True
+
+
+@kernel
+def meets_another(world: WorldState, e: int, slot: int, target: int, s: float, style: Any) -> bool:
+    """True if another car has decided in this step to change to the same place, as from the lane on the other side."""
+    agents = world.agents[e]
+    me = agents[slot]
+    for k in range(1, len(agents)):
+        other = agents[k]
+        if k != slot and other.lane == target and other.hold == HOLD_S:
+            room = ROOM_M + style.change_headway_s * max(me.v, other.v)
+            if abs(other.s - s) - 0.5 * (me.length + other.length) < room:
+                return True
+    return False
 
 
 @kernel

@@ -53,6 +53,7 @@ SOURCES = (
     "driving.roads.spots",
     "driving.scene",
     "driving.tables",
+    "driving.traffic.asked_speed",
     "driving.traffic.driver",
     "driving.traffic.ego",
     "driving.traffic.following",

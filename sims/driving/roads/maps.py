@@ -254,6 +254,14 @@ def _sign(builder: RoadBuilder, origin: dict[int, int], lane: int) -> int:
     return {Control.STOP: 2, Control.YIELD: 1}.get(control, 0)
 
 
+def _leads(builder: RoadBuilder, a: int, b: int, left_m: float = 2 * CLEARANCE_M) -> bool:
+    """True if lane `b` follows lane `a`, directly or over `left_m` of other lanes at most."""
+    follows = builder.lanes[a].next
+    return b in follows or any(
+        _leads(builder, n, b, left_m - builder.lanes[n].length_m) for n in follows if builder.lanes[n].length_m < left_m
+    )
+
+
 def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points], heights: list[Offsets]) -> Records:
     inside = [i for i, lane in enumerate(builder.lanes) if lane.junction]
     origin = {n: i for i, lane in enumerate(builder.lanes) for n in lane.next}
@@ -265,6 +273,8 @@ def _conflicts(builder: RoadBuilder, lanes: Records, centers: list[Points], heig
         a, b = inside[row], inside[column]
         if origin.get(a, NONE) == origin.get(b, -2):
             continue  # diverging lanes from one origin: the order on the origin decides
+        if _leads(builder, a, b) or _leads(builder, b, a):
+            continue  # one behind the other: the order along the way decides
         near = np.linalg.norm(centers[a][:, None] - centers[b][None], axis=2) < CLEARANCE_M
         near &= np.abs(heights[a][:, None] - heights[b][None]) <= LEVEL_M
         if not near.any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from robotrl.sims.driving.core import DrivingCore
 from robotrl.sims.driving.geometry import BRAKE_MPS2, pedal, pursuit
 from robotrl.sims.driving.judge import will_touch
 from robotrl.sims.driving.plan import SPACING_S
+from robotrl.sims.driving.traffic.asked_speed import COMFORT_MPS2, road_speed
 from robotrl.sims.driving.traffic.following import GAP_M, PULL_OUT_M, ahead_on, behind_on, idm
 from robotrl.sims.driving.traffic.right_of_way import barrier, merging, parting
 from robotrl.sims.driving.world import Maps, WorldState
@@ -30,8 +30,6 @@ MERGE_S, MERGE_M = 2.5, 8.0
 LANE_END_M = 3.0
 """Distance from a junction at which the driver waits that has to be on another lane there; so far that its look-ahead
 does not reach what is beyond."""
-COMFORT_MPS2 = 2.0
-"""Largest lateral acceleration in bends, and deceleration before them."""
 
 
 @kernel
@@ -164,17 +162,7 @@ def choose_accel(maps: Maps, world: WorldState, e: int, pace: float, headway: fl
         lane_number: lane to steer along, -1 for the route.
     """
     ego = world.egos[e]
-    route = maps.routes[world.episodes[e].route]
-    # desired speed: the limit, reduced for bends ahead
-    wanted = pace * maps.route_points[route.first + ego.index].speed
-    for k in range(0, 40, 2):
-        i = ego.index + k
-        if i >= route.count:
-            break
-        p = maps.route_points[route.first + i]
-        bend = math.sqrt(COMFORT_MPS2 / max(abs(p.curvature), 1e-3))
-        wanted = min(wanted, math.sqrt(min(bend, pace * p.speed) ** 2 + 2.0 * 1.5 * k))
-    wanted = max(wanted, 1.0)
+    wanted = max(road_speed(maps, world, e, pace), 1.0)
     gap, v = ego.gap, ego.leader_v
     if (
         ego.leader >= 0

@@ -11,9 +11,9 @@ from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
 from robotrl.sims.driving.geometry import BRAKE_MPS2, bicycle, boxes_overlap, wrap
 from robotrl.sims.driving.roads.levels import LEVEL_M
-from robotrl.sims.driving.traffic.following import leader, on_route, passes_line, way_on, way_start
+from robotrl.sims.driving.traffic.following import leader, on_route, passes_line
 from robotrl.sims.driving.traffic.heights import ego_height, hides, passes_over, surface_at
-from robotrl.sims.driving.traffic.right_of_way import WAITING_M
+from robotrl.sims.driving.traffic.right_of_way import barrier
 from robotrl.sims.driving.world import Maps, WorldState
 
 SUBSTEPS = 2
@@ -196,22 +196,10 @@ def put_ego(
 
 
 @kernel
-def wait_at_sign(maps: Maps, world: WorldState, e: int, dt: float) -> None:
-    """Count how long the ego has stood at a stop or yield sign's line, as for the other cars."""
-    me = world.agents[e, 0]
-    if me.v >= 0.3:
-        return
-    base, number, walked = -me.s - 0.5 * me.length, me.lane, way_start(world, e, 0)
-    while number >= 0 and base < WAITING_M:
-        lane = maps.lanes[number]
-        if lane.control >= 2 and -1.0 < base + lane.stop < WAITING_M:
-            me.wait += dt
-            return
-        base += lane.length
-        if number == me.lane:
-            number = me.next
-        else:
-            number, walked = way_on(maps, world, e, 0, number, walked)
+def count_wait(maps: Maps, world: WorldState, e: int, dt: float) -> None:
+    """Count how long the ego has stood at a sign's line or before others' path, as for the other cars."""
+    if world.agents[e, 0].v < 0.3:
+        barrier(maps, world, e, 0, dt)
 
 
 @kernel

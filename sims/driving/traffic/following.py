@@ -298,8 +298,11 @@ def choose_next(maps: Maps, me: Any) -> None:
 
 @kernel
 def passes_line(maps: Maps, before: int, after: int) -> bool:
-    """True if who goes from one lane to another has a stop line behind, or enters a junction: its wait is over."""
-    return before < 0 or maps.lanes[before].control > 0 or maps.lanes[after].junction >= 0
+    """True if who goes from one lane to another has a line behind and no junction ahead: its wait is over."""
+    if before < 0:
+        return True
+    lane = maps.lanes[before]
+    return maps.lanes[after].junction < 0 and (lane.control > 0 or lane.junction >= 0)
 
 
 @kernel

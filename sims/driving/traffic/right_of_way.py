@@ -7,7 +7,7 @@ from typing import Any
 
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.backends.jit import kernel
-from robotrl.sims.driving.traffic.following import BRAKE, style_of, way_on, way_start
+from robotrl.sims.driving.traffic.following import BRAKE, GAP_M, style_of, way_on, way_start
 from robotrl.sims.driving.traffic.heights import hides
 from robotrl.sims.driving.world import Maps, WorldState
 
@@ -17,13 +17,37 @@ COMING_S = 7.0
 """Arrival time at the junction, s, within which other cars have to be yielded to."""
 SETS_OFF = 1.2
 """Assumed acceleration, m/s^2, in the estimate of a yielding car's crossing time; a little below ACCEL."""
+SPARE_S = 0.8
+"""Time between a yielding car that has crossed and the nose of the next one to come."""
 PATIENCE_S = 30.0
 """Waiting time at the end of a ramp after which a car takes any gap that forces nobody to brake hard."""
+IMPATIENT_S = 5.0
+"""Waiting time at a junction after which a car that crosses goes before those who can still stop comfortably."""
+LETS_MPS = 3.0
+"""Speed from which on a car lets those pass first who have set out across its way."""
+GOES_MPS2 = 0.3
+"""Acceleration from which on a car goes, instead of coming nearer to wait."""
+HALF_M = 2.25
+"""Half the length of a car that is not on the junction yet."""
+SETS_OUT_M = 4.0
+"""Distance before a junction within which a car that goes has set out."""
 BEYOND_M = 12.0
 """Distance behind its line from which a light or sign is taken into account if its lane is longer; the lane's end is
 otherwise."""
 WAITING_M = 3.0
-"""Distance from a sign's line within which a car that stands waits at it."""
+"""Distance from a sign's line, or from others' path, within which a car that stands waits there."""
+STANDS_MPS = 0.1
+"""Speed below which a car does not count as coming: it has just decided to wait."""
+WAIT_M = 1.5
+"""Distance before others' path at which a car waits for them."""
+NOSE_M = 0.5
+"""Distance before others' path within which the nose of a car counts as in it."""
+APART_S = 0.5
+"""Time before a car reaches a conflict in which another one has left it."""
+TAIL_M = 0.25
+"""Distance behind others' path that the tail of a car must have before it has left that path."""
+TURN_S = 20.0
+"""Waiting time at a stop sign after which a car goes before others who stand there for longer."""
 GREEN, YELLOW, RED = 0, 1, 2
 MEETS_M = 100.0
 """Distance up to which the ego meets a car: traffic that its speed is compared with."""
@@ -60,7 +84,7 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
     agents, claims, walking = world.agents[e], world.claims[e], world.walking[e]
     for j in range(len(claims)):
         c = claims[j]
-        c.rear = c.front = -1.0
+        c.rear = c.front = c.waited = -1.0
         c.distance = tables.FAR
     for w in range(len(walking)):
         walking[w] = 0
@@ -85,8 +109,11 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
             if c.rear < 0.0 or me.s < c.rear:
                 c.rear, c.rear_v, c.rear_length = me.s, me.v, me.length
             if me.s > c.front:
-                c.front, c.front_v, c.front_length = me.s, me.v, me.length
+                c.front, c.front_v, c.front_length, c.front_a = me.s, me.v, me.length, me.a
         ahead, number, walked = lane.length - me.s, me.next, way_start(world, e, slot)
+        if lane.control == 2 and me.wait >= 1.0 and number >= 0 and maps.lanes[number].junction >= 0:
+            c = claims[maps.lanes[number].junction]
+            c.waited = max(c.waited, me.wait if me.v < 0.3 else tables.FAR)
         if number < 0 or ahead >= NOTICE_M + COMING_S * me.v or held_at(maps, world, e, slot, me.lane, -me.s):
             continue
         while number >= 0 and ahead < NOTICE_M + COMING_S * me.v:
@@ -94,7 +121,7 @@ def claim(maps: Maps, world: WorldState, e: int) -> None:
             if following.junction >= 0:
                 c = claims[following.junction]
                 if ahead < c.distance:
-                    c.distance, c.v, c.slot = ahead, me.v, slot
+                    c.distance, c.v, c.a, c.slot = ahead, me.v, me.a, slot
             elif held_at(maps, world, e, slot, number, ahead):
                 break
             ahead += following.length
@@ -129,40 +156,149 @@ def room(maps: Maps, world: WorldState, e: int, slot: int, lane: int, before: fl
     """
     me, style = world.agents[e, slot], style_of(world, e, slot)
     claims = world.claims[e]
-    found = tables.FAR
     row = maps.lanes[lane]
+    half, at, inside = 0.5 * me.length, s - before, False
+    in_turn = before > 0.0 and me.wait >= 1.0 and takes_turns(maps, row)
     for k in range(row.conflict, row.conflict + row.conflicts):
         conflict = maps.conflicts[k]
-        half = 0.5 * me.length
-        if s > conflict.begin - half or conflict.begin + before - s > found + 1.5 + half:
+        if at > conflict.begin - half:
+            inside = inside or at - half < conflict.end
             continue
         if before == 0.0 and conflict.end - s >= reach:
             continue
         other = maps.lanes[conflict.other]
         c = claims[other.junction]
-        taken = c.rear >= 0.0 and c.rear < conflict.other_end + 2.5 and c.front > conflict.other_begin - 2.5
-        if taken and conflict.yields == 0:
-            # the car already inside has priority, even if it should have yielded, unless it will have left in time
-            gone = (conflict.other_end + 2.5 - c.rear) / max(c.rear_v, 0.5)
-            there = (before + conflict.begin - s - half) / max(me.v, 1.0)
-            taken = gone > there - 0.5
+        if c.rear < 0.0 and c.distance >= tables.FAR and not in_turn:
+            continue
+        way = conflict.begin - at - half
+        there = max(takes_s(way, me.v), way / row.speed)
+        behind = conflict.other_end + TAIL_M + 0.5 * c.rear_length
+        on_it = c.rear >= 0.0 and c.rear < behind
+        # who is in the conflict has priority, even if it should have yielded, unless it will have left in time
+        stays = on_it and (behind - c.rear) / max(c.rear_v, 0.5) > there - APART_S
+        taken = stays and c.front + 0.5 * c.front_length > conflict.other_begin - NOSE_M
+        if not taken and in_turn:
+            taken = on_it or c.waited >= tables.FAR or (c.waited > me.wait and me.wait < TURN_S)
+        if not taken and conflict.yields == 0 and me.v > LETS_MPS:
+            taken = sets_out(conflict, c, there)
         if not taken and conflict.yields == 1:
-            # time, s, until the own tail has left the conflict
-            way = before + conflict.end - s + me.length
-            clear = (math.sqrt(me.v * me.v + 2.0 * SETS_OFF * way) - me.v) / SETS_OFF
-            clear = max(clear, way / row.speed) + 1.0
-            # it suffices to reach the merge point first; after a long wait a smaller gap is accepted
-            joint = conflict.other_end - conflict.other_begin if conflict.merges == 1 else 0.0
-            patience = max(1.0 - me.wait / PATIENCE_S, 0.3) if conflict.merges == 1 else 1.0
-            patience *= style.accepted_gap
-            if c.rear >= 0.0 and c.front <= conflict.other_begin:
-                v = max(c.front_v, 1.0)
-                taken = (conflict.other_begin - c.front) / v < patience * (clear - joint / v)
-            if not taken and c.distance < tables.FAR and c.slot != slot:
-                v = max(c.v, 1.0)
-                taken = (c.distance + conflict.other_begin) / v < patience * (clear - joint / v)
+            if stays and c.front <= conflict.other_begin and c.front_v >= STANDS_MPS:
+                far = conflict.other_begin - c.front - 0.5 * c.front_length
+                taken = comes(me, style, row, conflict, at, inside, far, c.front_v, c.front_a)
+            if not taken and c.distance < tables.FAR and c.slot != slot and c.v >= STANDS_MPS:
+                far = conflict.other_begin + c.distance - HALF_M
+                taken = comes(me, style, row, conflict, at, inside, far, c.v, c.a)
         if taken:
-            found = min(found, before + conflict.begin - s - half - 1.5)
+            # conflicts are in order along the lane
+            return kept_clear(maps, world, e, me, row, at, k)
+    return tables.FAR
+
+
+@kernel
+def takes_s(way: float, v: float) -> float:
+    """Time, s, in which a car at speed `v` m/s that sets off covers `way` m; 0 for a way behind it."""
+    return (math.sqrt(v * v + 2.0 * SETS_OFF * max(way, 0.0)) - v) / SETS_OFF
+
+
+@kernel
+def sets_out(conflict: Any, c: Any, mine_s: float) -> bool:
+    """True if a car that gives way at a conflict has set out across it, is there first, and not gone in time.
+
+    Args:
+        conflict: the conflict, in which the other lane gives way.
+        c: claim of the other lane.
+        mine_s: time, s, after which the own car reaches the conflict.
+    """
+    if c.rear >= 0.0 and c.front_a > GOES_MPS2:
+        way, v, length = conflict.other_begin - c.front, c.front_v, c.front_length
+    elif c.rear < 0.0 and c.distance < SETS_OUT_M and c.a > GOES_MPS2:
+        way, v, length = conflict.other_begin + c.distance, c.v, 2.0 * HALF_M
+    else:
+        return False
+    way -= 0.5 * length
+    across = conflict.other_end - conflict.other_begin + length
+    return way > 0.0 and takes_s(way, v) < mine_s < takes_s(way + across, v) + 0.5
+
+
+@kernel
+def comes(
+    me: Any, style: Any, row: Any, conflict: Any, at: float, inside: bool, way: float, v: float, a: float
+) -> bool:
+    """True if a car must let another one pass that comes to a conflict of their lanes.
+
+    Args:
+        me: the car.
+        style: its driving style.
+        row: its lane in the junction.
+        conflict: the conflict, ahead of it.
+        at: its position along the lane, m; below 0 before it.
+        inside: whether it is on others' path.
+        way: distance of the other one's nose from the conflict, m.
+        v: speed of the other one, m/s, above 0.
+        a: acceleration of the other one, m/s^2.
+    """
+    merges = conflict.merges == 1
+    if inside or (me.wait > IMPATIENT_S and not merges):
+        # who is on others' path, or has waited, goes before those who can still stop, and who will
+        reaction = 1.0 if v > LETS_MPS else takes_s(conflict.begin - at - 0.5 * me.length, me.v)
+        stops = v * reaction + v * v / (2.0 * BRAKE) + GAP_M
+        if inside:
+            return way < stops
+        if way >= stops * style.accepted_gap:
+            return False
+    # time, s, until the own tail has left the conflict
+    own = conflict.end - at + me.length
+    clear = max(takes_s(own, me.v), own / row.speed) + SPARE_S
+    # it suffices to reach the merge point first; after a long wait a smaller gap is accepted
+    patience = style.accepted_gap * (max(1.0 - me.wait / PATIENCE_S, 0.3) if merges else 1.0)
+    coming = takes_s(way, v) if a > GOES_MPS2 and v < LETS_MPS else way / max(v, 1.0)
+    if merges:
+        clear -= (conflict.other_end - conflict.other_begin) / max(v, 1.0)
+    return coming < patience * clear
+
+
+@kernel
+def takes_turns(maps: Maps, row: Any) -> bool:
+    """True if all lanes that a junction lane conflicts with begin at a stop sign, as it does itself."""
+    if row.origin < 0 or maps.lanes[row.origin].control != 2:
+        return False
+    for k in range(row.conflict, row.conflict + row.conflicts):
+        origin = maps.lanes[maps.conflicts[k].other].origin
+        if origin < 0 or maps.lanes[origin].control != 2:
+            return False
+    return True
+
+
+@kernel
+def kept_clear(maps: Maps, world: WorldState, e: int, me: Any, row: Any, at: float, taken: int) -> float:
+    """Distance, m, to the point where a car waits for those in a conflict, without standing on others' path.
+
+    Paths of those who are held by a red light do not count.
+
+    Args:
+        maps: all maps.
+        world: all envs.
+        e: env.
+        me: the car.
+        row: its lane in the junction.
+        at: its position along the lane, m; below 0 before it.
+        taken: number of the conflict.
+    """
+    half = 0.5 * me.length
+    found = maps.conflicts[taken].begin - at - half - WAIT_M
+    for k in range(taken - 1, row.conflict - 1, -1):
+        conflict = maps.conflicts[k]
+        point = conflict.begin - at - half - WAIT_M
+        apart = at + found - half >= conflict.end or at + found + half <= conflict.begin
+        # nor where it is too late to stop
+        if apart or at > conflict.begin - half or me.v * me.v > 3.0 * BRAKE * max(point, 0.5):
+            continue
+        origin = maps.lanes[conflict.other].origin
+        if origin >= 0 and maps.lanes[origin].control == 1:
+            state, _ = light(maps, world, e, maps.lanes[origin].group)
+            if state == RED:
+                continue
+        found = min(found, point)
     return found
 
 
@@ -268,6 +404,8 @@ def barrier(maps: Maps, world: WorldState, e: int, slot: int, dt: float) -> floa
                 sign = min(sign, line)
         if lane.junction >= 0:
             into = room(maps, world, e, slot, number, max(base, 0.0), max(-base, 0.0), reach)
+            if into < WAITING_M and me.v < 0.3 and sign >= tables.FAR:
+                me.wait += dt
             # with a sign wait at its line; at a green light, or inside, advance to the others' path
             if into < tables.FAR and not entered:
                 into = min(into, sign)
