@@ -279,9 +279,9 @@ class Rad2Learner(Learner):
         }
         if cfg.ranks:
             among = groups.chosen(found, kept, cfg.group_size)
-            judged = torch.nonzero(~among.cut)[:, 0]
-            advantage = group_relative(returned, whole)[kept].flatten()[judged]
-            self._choices.add(self._choice_rows(groups.some_of(among, judged), advantage))
+            counted = torch.nonzero(~among.cut)[:, 0]
+            advantage = group_relative(returned, whole)[kept].flatten()[counted]
+            self._choices.add(self._choice_rows(groups.some_of(among, counted), advantage))
             scalars |= self._improve_discriminator()
         if cfg.generates:
             # a plan that led out of what the sim knows is no example, neither as it was nor relabeled
