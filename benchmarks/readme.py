@@ -90,11 +90,9 @@ def earlier(module: ModuleType | None, document: Mapping[str, Any]) -> str:
     if not old:
         return ""
     if len(old) == len(cells):
-        return (
-            " All cells are of an earlier revision: sim or judge have changed since, and they have not been run again."
-        )
+        return " All cells are of an earlier revision of the bench and have not been run again."
     methods = ", ".join(dict.fromkeys(cell["method"] for cell in old.values()))
-    return f" Of an earlier revision, since which sim or judge have changed, are {len(old)} cells: {methods}."
+    return f" Cells of an earlier revision of the bench: {len(old)} ({methods})."
 
 
 def _rules(document: Mapping[str, Any]) -> str:

@@ -328,7 +328,9 @@ class Rad2Learner(Learner):
             brake_mps2=cfg.brake_mps2,
             speed_up_mps2=cfg.speed_up_mps2,
         ).to(plan.dtype)
-        label = retimed(plan.view(len(plan), -1, 2), shift, self._dt_s).view_as(plan)
+        # also of a rollout in which all episodes were cut off
+        points = plan.view(len(plan), math.prod(plan.shape[1:]) // 2, 2)
+        label = retimed(points, shift, self._dt_s).view_as(plan)
         low, high = (torch.tensor(x).to(label) for x in (policy.action_spec.low, policy.action_spec.high))
         label = label.clamp(low, high)
         return self._observed(found) | {"label": self._unit(label), "shift": shift}

@@ -131,14 +131,15 @@ def test_what_did_better_than_its_group_becomes_more_probable() -> None:
     assert gain[better].mean() > 0.01 > -0.01 > gain[~better].mean()
 
 
-def test_episodes_that_left_the_log_teach_neither_network() -> None:
+@pytest.mark.parametrize("aside_m", [0.4, 2.0])
+def test_episodes_that_left_the_log_teach_neither_network(aside_m: float) -> None:
     """Rows hold the decisions of the others alone; groups in which one or none is left are not kept."""
-    made = learner(replace(CFG, least_std=0.0), max_aside_m=0.4)
+    made = learner(replace(CFG, least_std=0.0), max_aside_m=aside_m)
     found = made._collector.collect(made.decide, made._collector.draw())
-    again = learner(replace(CFG, least_std=0.0), max_aside_m=0.4)
+    again = learner(replace(CFG, least_std=0.0), max_aside_m=aside_m)
     scalars = again.iterate()
     whole = ~found.cut.view(2, 4)
-    assert 0 < int(whole.sum()) < 8
+    assert found.cut.any()
     assert scalars["rollout_cut"] == pytest.approx(1.0 - float(whole.float().mean()))
     returned = found.returned.view(2, 4).double()
     spread = [len(set(returned[k][whole[k]].tolist())) > 1 for k in range(2)]

@@ -259,7 +259,7 @@ def test_cells_of_an_earlier_revision_stay_until_others_take_their_place(tmp_pat
         assert set(written["older_cells"]) == {keys[1]}
         assert written["figures"]["clone_converged_success"] == figures["clone_converged_success"]
     said = earlier(quickstart, written)
-    assert f"are {len(others)} cells" in said
+    assert f"earlier revision of the bench: {len(others)} (" in said
     assert "All cells" in earlier(quickstart, {"cells": old})
     assert earlier(quickstart, {"cells": results}) == ""
 

@@ -358,11 +358,14 @@ def test_rewards_add_up_to_the_sequence_reward() -> None:
     ],
 )
 def test_an_episode_that_fails_is_as_unsafe_as_after_a_collision(
-    options: dict[str, Any], steer: float, accel: float, event: str
+    options: dict[str, Any], steer: float, accel: float, event: str, tmp_path: Path
 ) -> None:
     """Safety was its least value until then; the failure makes it -ttc_s, and the last step pays for it."""
     wide = {"max_aside_m": 100.0, "max_turned_deg": 180.0, "max_apart_m": 1000.0, "min_covered": 0.0}
-    sim = make(obs="none", reward="sequence", log=small_log(None), **wide, **options)
+    path = write_log(tmp_path / "log", None, clips=(("train", 1),))
+    lights = np.load(path / "lights.npy")
+    np.save(path / "lights.npy", np.full_like(lights, 2))  # red
+    sim = make(obs="none", reward="sequence", log=str(path), **wide, **options)
     at_start(sim)
     before = None
     for _ in range(STEPS - 1):
