@@ -45,6 +45,8 @@ CFG = Rad2Cfg(
 RANKED = RerankedCfg(candidates=4, width=16, rounds=1)
 ALONE = replace(RANKED, candidates=1)
 FLOW = FlowCfg(horizon=1, denoising_steps=2, hidden=(32,), set_features=8, set_attention=1)
+WIDE: dict[str, Any] = {"max_aside_m": 100.0, "max_turned_deg": 180.0, "min_covered": 0.0}
+"""No episode leaves its log."""
 OPTIONS: dict[str, Any] = {"reward": "sequence", "actions": "trajectory", "hold": 10, "threads": 1}
 
 
@@ -167,7 +169,7 @@ def test_groups_of_equal_returns_teach_the_discriminator_nothing() -> None:
 
 
 def test_the_buffer_holds_the_last_rollouts() -> None:
-    made = learner()
+    made = learner(**WIDE)
     sizes = [int(made.iterate()["decisions"]) for _ in range(3)]
     assert len(made._plans.rows()["label"]) == sum(sizes[1:])
 
@@ -283,7 +285,7 @@ def test_a_run_from_a_clone_to_a_bundle(clone: Path, capsys: pytest.CaptureFixtu
 def test_a_planner_that_is_told_to_brake_proposes_shorter_plans(clone: Path) -> None:
     brake = replace(CFG, train="generator", unsafe_ttc_s=50.0, safe_ttc_s=50.0, brake_mps2=2.0, anchors=0.0)
     cfg = replace(brake, generator_every=2, generator_updates=200, minibatch=64)
-    made = cfg.build(Setup(sim, ALONE, load_policy(clone / "clone"), None, 0))
+    made = cfg.build(Setup(lambda: sim(**WIDE), ALONE, load_policy(clone / "clone"), None, 0))
     before = weights(made.policy.base)
 
     assert "plans_shortened" not in made.iterate()
@@ -369,7 +371,7 @@ def test_a_run_needs_a_planner() -> None:
 
 def test_sims_that_cannot_tell_what_relabeling_needs_are_refused() -> None:
     # steering and acceleration are no trajectory: the discriminator may learn, the generator not
-    controls = {"actions": "controls", "hold": 10}
+    controls = {"actions": "controls", "hold": 10, **WIDE}
     steers = fresh_policy(FLOW, sim(**controls))
     with raises_naming(CapabilityError, "HasTrajectoryActions", "sim.actions", nearest="trajectory"):
         CFG.build(Setup(lambda: sim(**controls), RANKED, steers, None, 0))
