@@ -297,9 +297,10 @@ class Rad2Learner(Learner):
         record = {"chunks": explored.chunks, "choice": explored.choice, "log_prob": explored.log_prob}
         if self.cfg.generates:
             record["ttc_s"] = torch.from_numpy(self.sim.time_to_collision_s()).to(rows.device)[rows]
-            record["ttc_ahead_s"] = record["ttc_s"]
-            if isinstance(self.sim, HasTimeToCollisionAhead):
-                record["ttc_ahead_s"] = torch.from_numpy(self.sim.time_to_collision_ahead_s()).to(rows.device)[rows]
+            tells: object = self.sim
+            ahead = isinstance(tells, HasTimeToCollisionAhead)
+            ahead_s = tells.time_to_collision_ahead_s() if ahead else self.sim.time_to_collision_s()
+            record["ttc_ahead_s"] = torch.from_numpy(ahead_s).to(rows.device)[rows]
             if self.cfg.speed_up_mps2:
                 record["progress"] = torch.from_numpy(self.sim.progress_ratio()).to(rows.device)[rows]
         return Decision(explored.actions, record)

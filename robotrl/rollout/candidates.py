@@ -87,9 +87,9 @@ class CandidateActor(PolicyActor):
 
     def _sampled(self, rows: Arrays, noise: KeyedNoise) -> Tensor:
         """A sample (n, H, A) for each row, from noise of deviation 1."""
-        policy = self._policy
+        policy: Any = self._policy
         if not (isinstance(policy, HasChain) and isinstance(policy, HasDecode) and isinstance(policy, HasDeployNoise)):
-            return policy.act(rows, None, noise, self._mode).chunk
+            return self._policy.act(rows, None, noise, self._mode).chunk
         given: Any = policy
         start = randn((len(noise), *given.noise_shape), noise, self._others.device)
         return given.to_actions(executed(given, given.decode(given.encode(rows), start)))
