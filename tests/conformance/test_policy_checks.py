@@ -13,11 +13,13 @@ from torch import Tensor
 from robotrl.policies.base import Deployed
 from robotrl.policies.flow import FlowCfg, FlowPolicy
 from robotrl.policies.gaussian import GaussianCfg, GaussianPolicy
-from robotrl.spec import ActOut
+from robotrl.policies.recurrent import RecurrentCfg, RecurrentPolicy
+from robotrl.spec import ActOut, Recalled
 from robotrl.testing import policies as checks
 from robotrl.testing.policies import ACTION_SPEC, OBSERVATION_SPEC, TRANSFORMS, PolicyCase
 
 GAUSSIAN, FLOW = GaussianCfg(horizon=3, hidden=(32, 32)), FlowCfg(horizon=3)
+RECURRENT = RecurrentCfg(horizon=3, memory=16, hidden=(32, 32))
 
 
 class HalfDensity(GaussianPolicy):
@@ -136,6 +138,20 @@ class Deaf(GaussianPolicy):
         return super().mean(ctx).detach() + 0 * self.log_std.sum()
 
 
+class Amnesiac(RecurrentPolicy):
+    """It forgets the episode at each decision."""
+
+    def advance(self, obs: dict[str, Tensor], memory: Tensor) -> Recalled:
+        return super().advance(obs, torch.zeros_like(memory))
+
+
+class Endless(RecurrentPolicy):
+    """Its memory passes from one episode to the next."""
+
+    def unroll(self, obs: dict[str, Tensor], memory: Tensor, joined: Tensor) -> Tensor:
+        return super().unroll(obs, memory, torch.ones_like(joined))
+
+
 @dataclass
 class Loosened:
     """Settings that can be changed."""
@@ -170,11 +186,21 @@ FAULTS: tuple[tuple[type, Callable[[PolicyCase], None]], ...] = (
     (Deaf, checks.it_overfits_a_single_chunk),
     (Crowd, checks.it_declares_what_it_can_do),  # another class is registered under its kind
     (Unfrozen, checks.settings_are_frozen_json),
+    (Amnesiac, checks.its_memory_carries_an_episode),
+    (Endless, checks.its_memory_carries_an_episode),
 )
 
 
+BASES: dict[type, Any] = {FlowPolicy: FLOW, RecurrentPolicy: RECURRENT, GaussianPolicy: GAUSSIAN}
+"""Policies without a fault, and the settings of their cases."""
+
+
+def base_of(policy: type) -> type:
+    return next(base for base in BASES if issubclass(policy, base))
+
+
 def case_of(policy: type) -> PolicyCase:
-    cfg = FLOW if issubclass(policy, FlowPolicy) else GAUSSIAN
+    cfg = BASES[base_of(policy)]
     return PolicyCase(lambda: policy(OBSERVATION_SPEC, ACTION_SPEC, TRANSFORMS, cfg))
 
 
@@ -183,7 +209,7 @@ def test_the_kit_finds_a_fault(fault: type, check: Callable[[PolicyCase], None])
     with pytest.raises(AssertionError):
         check(case_of(fault))
     # a policy without the fault passes on the same case
-    check(case_of(FlowPolicy if issubclass(fault, FlowPolicy) else GaussianPolicy))
+    check(case_of(base_of(fault)))
 
 
 def test_every_check_has_a_fault_that_it_finds() -> None:
