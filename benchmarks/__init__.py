@@ -30,6 +30,7 @@ BENCHES = {
     "isaac": "isaac.bench",
     "latency": "latency.bench",
     "locomotion": "locomotion.bench",
+    "maps": "maps.bench",
     "offpolicy": "offpolicy.bench",
     "parity": "parity.bench",
     "planner": "planner.bench",

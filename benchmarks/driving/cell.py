@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.sims.bev.sim import DriveSim
 from robotrl.sims.driving.scores import Route, by_map_speed, leaderboard_2_1, summary
+from robotrl.sims.wrapper import WrappedSim
+from robotrl.spec import Split, Step
 from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
 
@@ -113,23 +115,42 @@ def run_cell(cfg: TrainCfg[Any, Any] | None, seed: int, out: Path, episodes: int
     }
 
 
-def drive(sim: DriveSim, act: Act, episodes: int) -> dict[str, list[Route]]:
-    """Drive the first starts of the split `test`, each once; returns outcomes by scenario."""
-    ids = list(sim.state_ids("test")[:episodes])
+def drive(sim: Any, act: Act, episodes: int, split: Split = "test") -> dict[str, list[Route]]:
+    """Drive the first starts of a split, each once; returns outcomes by scenario.
+
+    Args:
+        sim: a driving sim, which may be wrapped; it is closed.
+        act: the policy.
+        episodes: number of starts.
+        split: their split.
+    """
+    world = world_of(sim)
+    found = {name: list[Route]() for name in world.scenarios}
+    for state_id, e, _ in ended(sim, act, list(sim.state_ids(split)[:episodes])):
+        found[world.scenario_of(state_id)].append(world.core.drives[e])
+    sim.close()
+    return found
+
+
+def ended(sim: Any, act: Act, ids: Sequence[int]) -> Iterator[tuple[int, int, Step]]:
+    """Drive starts, each once; yields start, env and the env's last step as each ends."""
     sim.queue_states(ids)
     obs = sim.reset()
-    missing, found = set(ids), {name: list[Route]() for name in sim.scenarios}
+    missing = set(ids)
     started = torch.ones(sim.num_envs, dtype=torch.bool)
     while missing:
         out = sim.step(act(obs, started))
         obs, started = out.obs, (out.terminated | out.truncated).clone()
-        for e, route in sim.core.drives.items():
+        for e in out.final_ids.tolist():
             state_id = int(out.info["state_id"][e])
             if state_id in missing:
                 missing.remove(state_id)
-                found[sim.scenario_of(state_id)].append(route)
-    sim.close()
-    return found
+                yield state_id, e, out
+
+
+def world_of(sim: Any) -> Any:
+    """The driving sim inside its wrappers."""
+    return world_of(sim.sim) if isinstance(sim, WrappedSim) else sim
 
 
 def scenario_scores(found: dict[str, list[Route]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""One cell of the planner table: train with moderate traffic, then drive the same test starts in each population.
+"""One cell of the planner table: train a planner, then drive the same test starts in each population and fault.
 
-`python -m benchmarks.planner.cell PLANNER SEED OUT` writes OUT/result.json.
+`python -m benchmarks.planner.cell PLANNER SEED OUT` writes OUT/result.json. A row of the study of clones is cloned, and
+drives starts of the split `val`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.driving.cell import EPISODES, NUM_ENVS, REWARDED, drive, scenario_scores
-from benchmarks.planner.bench import CLONES, PLANNERS, POPULATIONS, REVISION, SIM, TRAINED
+from benchmarks.planner.populations import CLONES, DEMOS, FAULTS, PLANNERS, POPULATIONS, STUDY
+from benchmarks.planner.settings import REVISION, SIM, TRAINED
 from robotrl.algos.ppo import PpoCfg
 from robotrl.config import EvalCfg, TrainCfg, changed_options
 from robotrl.engine.autocast import pays_in_bf16
@@ -26,11 +28,12 @@ from robotrl.registry import PRESETS, make_sim
 from robotrl.rollout.demos import collect_demos
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.sims.bev.sim import DriveSim
+from robotrl.spec import Split
 from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
 
-DEMOS, NOISE = 8_000, 0.2
-"""Demonstrations of a clone, and the noise under which they are driven."""
+NOISE = 0.2
+"""Noise under which demonstrations of a clone are driven."""
 
 
 def main(name: str, seed: int, out: Path, episodes: int = EPISODES) -> None:
@@ -39,13 +42,14 @@ def main(name: str, seed: int, out: Path, episodes: int = EPISODES) -> None:
     Raises:
         ConfigError: the planner is unknown.
     """
-    if name not in PLANNERS:
-        raise unknown("planner", name, PLANNERS)
-    replace_file(out / "result.json", dump_json(run_cell(name, seed, out, episodes)))
+    if name not in PLANNERS and name not in STUDY:
+        raise unknown("planner", name, (*PLANNERS, *STUDY))
+    found = study_cell(name, seed, out, episodes) if name in STUDY else run_cell(name, seed, out, episodes)
+    replace_file(out / "result.json", dump_json(found))
 
 
 def run_cell(name: str, seed: int, out: Path, episodes: int) -> dict[str, Any]:
-    """Scores by population; of a trained planner those of its newest checkpoint, as it is deployed."""
+    """Scores by population and fault; of a trained planner those of its newest checkpoint, as it is deployed."""
     if PLANNERS[name].preset is None:
         return {"populations": {population: _expert(population, seed, episodes) for population in POPULATIONS}}
     base = PLANNERS[name].base
@@ -53,29 +57,46 @@ def run_cell(name: str, seed: int, out: Path, episodes: int) -> dict[str, Any]:
     began = time.perf_counter()
     run = cloned(name, seed, out) if name in CLONES else tuned(name, seed, start, out / "run")
     train_s = time.perf_counter() - began
-    found = {population: drive_in(population, name, run, seed, episodes) for population in POPULATIONS}
-    return {"populations": found, "train_s": train_s}
+    among = {one: driven(name, run, seed, episodes, traffic=(one,)) for one in POPULATIONS}
+    faulty = {one: driven(name, run, seed, episodes, **fault_options(one)) for one in FAULTS}
+    return {"populations": among, "faults": faulty, "train_s": train_s}
 
 
-def cloned(name: str, seed: int, out: Path) -> Path:
+def study_cell(name: str, seed: int, out: Path, episodes: int) -> dict[str, Any]:
+    """Scores on the split `val` of a clone of the study."""
+    study = STUDY[name]
+    run = cloned("flow", seed, out, study.demos, study.updates)
+    return driven("flow", run, seed, episodes, split="val", traffic=(TRAINED,))
+
+
+def fault_options(fault: str) -> dict[str, Any]:
+    """Sim options of a fault, with which all planners act anew in each control step."""
+    return {"traffic": (TRAINED,), "hold": 1, **FAULTS[fault]}
+
+
+def cloned(name: str, seed: int, out: Path, demos: int = DEMOS, updates: int | None = None) -> Path:
     """Run of a clone, which the cells of a table share: it is trained unless it is there.
 
     Args:
         name: name of the clone in the table.
         seed: seed of demonstrations and training.
         out: the cell's folder, WORK/attempt-KEY/out; the clone goes to WORK/clones.
+        demos: number of demonstrations.
+        updates: updates of the training; None for those of the preset.
     """
     shared = out.parents[1] / "clones"
     cfg = preset_cfg(name, seed)
+    if updates is not None:
+        cfg = replace(cfg, algo=replace(cfg.algo, updates=updates))
     options = changed_options(cfg.sim)
     how: dict[str, Any] = {"noise": NOISE, "labels": "intended", "keep": "all"}
-    drives = shared / f"drives-{DEMOS}-{seed}-{settings_hash(options, how)}"
-    run = shared / f"{name}-{DEMOS}-{seed}-{settings_hash(asdict(cfg), how)}"
+    drives = shared / f"drives-{demos}-{seed}-{settings_hash(options, how)}"
+    run = shared / f"{name}-{demos}-{seed}-{settings_hash(asdict(cfg), how)}"
     if run.exists():
         return run
     shared.mkdir(exist_ok=True)
     if not drives.exists():
-        collect_demos(SIM, out / "drives", episodes=DEMOS, seed=seed, sim_options=options, **how)
+        collect_demos(SIM, out / "drives", episodes=demos, seed=seed, sim_options=options, **how)
         (out / "drives").rename(drives)
     train(replace(cfg, dataset=str(drives)), out / "clone")
     return (out / "clone").rename(run)  # whole or not at all
@@ -93,21 +114,30 @@ def tuned(name: str, seed: int, start: Path | None, run: Path) -> Path:
 
 
 def preset_cfg(name: str, seed: int) -> TrainCfg[Any, Any]:
-    """Training config of a planner: its preset, among moderate traffic, without evaluations on the way."""
+    """Training config of a planner: its preset, among its traffic, without evaluations on the way."""
     cfg: TrainCfg[Any, Any] = PRESETS.load(str(PLANNERS[name].preset))()
     if isinstance(cfg.algo, PpoCfg):
         # 1.7 times as many samples per second, on processors that support it
         cfg = replace(cfg, algo=replace(cfg.algo, bf16=pays_in_bf16()))
-    options = {**changed_options(cfg.sim), "traffic": (TRAINED,)}
+    options = {**changed_options(cfg.sim), "traffic": PLANNERS[name].traffic}
     evaluation = EvalCfg(every=0, episodes=NUM_ENVS, animation=0)
     return replace(cfg, seed=seed, sim=replace(cfg.sim, options=options), evaluation=evaluation)
 
 
-def drive_in(population: str, name: str, run: Path, seed: int, episodes: int) -> dict[str, Any]:
-    """Scores of a run's newest checkpoint in a population, as it is deployed."""
+def driven(name: str, run: Path, seed: int, episodes: int, split: Split = "test", **options: Any) -> dict[str, Any]:
+    """Scores of a run's newest checkpoint, as it is deployed.
+
+    Args:
+        name: the planner.
+        run: its run.
+        seed: seed of sim and policy.
+        episodes: number of starts.
+        split: their split.
+        options: sim options besides those that the planner was trained with, such as its traffic.
+    """
     policy = load_policy(run, "latest")
-    options = changed_options(preset_cfg(name, seed).sim)
-    sim = _sim(population, seed, **{key: value for key, value in options.items() if key not in (*REWARDED, "traffic")})
+    trained = changed_options(preset_cfg(name, seed).sim)
+    kept = {key: value for key, value in trained.items() if key not in (*REWARDED, *options)}
     generator = torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
@@ -116,18 +146,14 @@ def drive_in(population: str, name: str, run: Path, seed: int, episodes: int) ->
         seen = {key: obs[key] for key in policy.observation_spec}
         return policy.act(seen, generator=generator, mode=policy.deploy_mode).chunk[:, 0]
 
-    return scenario_scores(drive(sim, act, episodes))
+    sim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed, **kept, **options)
+    return scenario_scores(drive(sim, act, episodes, split))
 
 
 def _expert(population: str, seed: int, episodes: int) -> dict[str, Any]:
-    sim = _sim(population, seed, obs="none")
+    sim: DriveSim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed, traffic=(population,), obs="none")
     expert = sim.make_expert(mode="brisk", seed=seed)
     return scenario_scores(drive(sim, lambda obs, started: expert.act(started), episodes))
-
-
-def _sim(population: str, seed: int, **options: Any) -> DriveSim:
-    sim: DriveSim = make_sim(SIM, num_envs=NUM_ENVS, seed=seed, traffic=(population,), **options)
-    return sim
 
 
 if __name__ == "__main__":

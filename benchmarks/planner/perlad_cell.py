@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.driving.cell import NUM_ENVS, drive, scenario_scores
-from benchmarks.planner.bench import ABLATION_EPISODES, ARMS, LOGGED, SIM, TRAINED
+from benchmarks.planner.perlad import ABLATION_EPISODES, ARMS, LOGGED
+from benchmarks.planner.settings import SIM, TRAINED
 from robotrl.algos.perlad import PerladCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.errors import unknown

@@ -23,7 +23,7 @@ PEERS: dict[str, str] = {}
 SIM, PUSH = "bev/drive", "mujoco/push"
 SEEDS = (0, 1, 2)
 REVISION = 3
-SEEN = 4
+SEEN = 5
 """Revision of what sees pictures of roads. Raise it when pictures, captions or the training of the model change: cells
 and models are then made anew."""
 CLIP, SERVICE = "clip", "service"

@@ -23,8 +23,8 @@ from robotrl.registry import check_num_envs, make_sim, sim_options
 from robotrl.rollout.candidates import CandidateActor
 from robotrl.rollout.compatibility import check_fit, check_words
 from robotrl.rollout.device_wrapper import on_device
-from robotrl.rollout.evaluate import Actor, EvalResult, Turn, actor_for, at_rest, evaluate
-from robotrl.rollout.overlap import Overlap
+from robotrl.rollout.evaluate import Actor, EvalResult, Turn, actor_for, aligned, at_rest, evaluate
+from robotrl.rollout.overlap import Join, Overlap
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import describe, load_policy
 from robotrl.spec import Spec, Split, VecSim, committed_steps
@@ -56,7 +56,7 @@ class OneByOneActor:
         execute: number of actions of a chunk that are executed.
         action_spec: the sim's action spec.
         num_envs: N.
-        overlap: join of a chunk to the one before it; None where chunks begin anew.
+        join: join of a chunk to the one before it; None where chunks begin anew.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class OneByOneActor:
         execute: int,
         action_spec: Spec,
         num_envs: int,
-        overlap: Overlap | None = None,
+        join: Join | None = None,
     ) -> None:
         self._infer = infer
         self._keys = tuple(keys)
-        self._execute = execute
+        self._execute = execute = execute if join is None else join.executed
         self._rest = at_rest(action_spec)
         self._chunk = np.zeros((num_envs, execute, len(self._rest)), np.float32)
         self._cursor = np.full(num_envs, execute)
         self._decision = np.zeros(num_envs, np.int64)
         self._state: list[State | None] = [None] * num_envs
         """Recurrent state of each env after its last decision; None before the first of an episode."""
-        self._overlap = overlap
+        self._join = join
 
     def act(self, obs: dict[str, Tensor], turn: Turn) -> Tensor:
         """Actions (N, A)."""
         began, counted = turn.started.numpy(), turn.counted.numpy()
-        if self._overlap is not None:
-            self._overlap.begin(torch.nonzero(turn.started).squeeze(1))
+        if self._join is not None:
+            self._join.begin(torch.nonzero(turn.started).squeeze(1))
         self._cursor[began] = self._execute
         self._decision[began] = 0
         for env in np.flatnonzero(began).tolist():
@@ -101,12 +101,12 @@ class OneByOneActor:
 
     def _decide(self, obs: dict[str, Tensor], env: int, key: int) -> np.ndarray:
         """Actions (h, A) to execute for an env."""
-        if self._overlap is None:
+        if self._join is None:
             return self._chunk_of(env, {name: obs[name][env].numpy() for name in self._keys}, key)[: self._execute]
         only = torch.tensor([env])
-        given = self._overlap.given({name: obs[name] for name in self._keys}, only)
+        given = self._join.given({name: obs[name] for name in self._keys}, only)
         chunk = self._chunk_of(env, {name: value[0].numpy() for name, value in given.items()}, key)
-        return self._overlap.take(obs, only, torch.from_numpy(chunk[None]))[0].numpy()
+        return self._join.take(obs, only, torch.from_numpy(chunk[None]))[0].numpy()
 
     def _chunk_of(self, env: int, obs: dict[str, np.ndarray], key: int) -> np.ndarray:
         chunk, self._state[env] = self._infer(obs, key, self._state[env])
@@ -153,8 +153,8 @@ class GuardedBundleActor(OneByOneActor):
         return self._rows
 
 
-def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
-    """Make an actor that runs a bundle in all envs of a sim.
+def bundle_actor(path: Path, sim: VecSim, seed: int, late_steps: int = 0) -> OneByOneActor:
+    """Make an actor that runs a bundle in all envs of a sim; see `PolicyActor` for `late_steps`.
 
     Raises:
         ConfigError: the bundle and the sim have different vocabularies, or its reflex reads what the sim's servo does
@@ -164,16 +164,19 @@ def bundle_actor(path: Path, sim: VecSim, seed: int) -> OneByOneActor:
     manifest = controller.manifest
     check_words({port.name: port.spec for port in manifest.observations if port.words}, sim)
     keys = [port.name for port in manifest.read]
-    timing, width, overlap = manifest.timing, len(manifest.action.names), None
+    timing, width = manifest.timing, len(manifest.action.names)
+    join: Join | None = None
     if timing.rtc_mode == "guided":
-        overlap = Overlap(sim.num_envs, timing.chunk_length, timing.rtc_max_delay_steps, width, CPU)
+        join = Overlap(sim.num_envs, timing.chunk_length, timing.rtc_max_delay_steps, width, CPU)
+    elif not timing.rtc_max_delay_steps:
+        join = aligned(timing.execute, late_steps)
     shapes = {port.name: port.shape for port in manifest.observations if port.stack > 1}
 
     def infer(obs: Mapping[str, np.ndarray], decision: int, state: State | None) -> Inferred:
         # such a sim gives the last steps as one vector
         return controller.infer_from({k: x.reshape(shapes.get(k, x.shape)) for k, x in obs.items()}, decision, state)
 
-    given = infer, keys, timing.execute, sim.action_spec, sim.num_envs, overlap
+    given = infer, keys, timing.execute, sim.action_spec, sim.num_envs, join
     guard = guard_of(manifest, controller.bundle.risk)
     if guard is None or manifest.reflex is None or not isinstance(sim, HasServoClock):
         return OneByOneActor(*given)
@@ -202,6 +205,7 @@ def compare(
     seed: int = 0,
     num_envs: int = 64,
     options: Mapping[str, Any] | None = None,
+    late_steps: int = 0,
 ) -> Comparison:
     """Evaluate a bundle and its policy on the first held-out starts of split test.
 
@@ -215,6 +219,7 @@ def compare(
         seed: seed of the noise of both.
         num_envs: number of parallel envs.
         options: options of the sim by name, which override those of the run.
+        late_steps: control steps by which the sim delays actions, where chunks are joined; see `PolicyActor`.
 
     Raises:
         ConfigError: the sim is unknown or cannot be inferred from the path.
@@ -225,7 +230,11 @@ def compare(
     for path in (policy_path, bundle_path):
         vec = make_sim_of(policy_path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options)
         try:
-            results.append(evaluate(actor_of(path, vec, seed), vec, episodes=episodes, split="test", seed=seed))
+            results.append(
+                evaluate(
+                    actor_of(path, vec, seed, late_steps=late_steps), vec, episodes=episodes, split="test", seed=seed
+                )
+            )
         finally:
             vec.close()
     policy, bundle = results
@@ -243,6 +252,7 @@ def evaluate_path(
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
     guided_steps: int = 0,
+    late_steps: int = 0,
 ) -> EvalResult:
     """Evaluate the policy at a path on the first starts of a split, each run exactly once.
 
@@ -256,6 +266,7 @@ def evaluate_path(
         options: options of the sim by name, which override those of the run.
         device: device of the policy; a bundle runs on the CPU only.
         guided_steps: overlap of the chunks that continue the ones before (`GuidedPolicy`); 0 for none.
+        late_steps: control steps by which the sim delays actions, where chunks are joined; see `PolicyActor`.
 
     Raises:
         CapabilityError: chunks of this policy cannot be guided.
@@ -267,7 +278,7 @@ def evaluate_path(
     refuse_dataset(path)
     vec = make_sim_of(path, sim, num_envs=min(num_envs, episodes), seed=seed, options=options, device=device)
     try:
-        actor = actor_of(path, vec, seed, guided_steps=guided_steps)
+        actor = actor_of(path, vec, seed, guided_steps=guided_steps, late_steps=late_steps)
         return evaluate(actor, vec, episodes=episodes, split=split, seed=seed)
     finally:
         vec.close()
@@ -284,7 +295,9 @@ def refuse_dataset(path: Path) -> None:
         raise ConfigError(f"{path} is a dataset: expected a run, a checkpoint or a bundle")
 
 
-def actor_of(path: Path, sim: VecSim, seed: int, candidates: int = 0, guided_steps: int = 0) -> Actor:
+def actor_of(
+    path: Path, sim: VecSim, seed: int, candidates: int = 0, guided_steps: int = 0, late_steps: int = 0
+) -> Actor:
     """Make the actor for a sim from `path`: a run, a checkpoint or a bundle.
 
     Args:
@@ -293,6 +306,7 @@ def actor_of(path: Path, sim: VecSim, seed: int, candidates: int = 0, guided_ste
         seed: seed of its noise.
         candidates: chunks drawn besides the executed one at each decision, see `CandidateActor`; 0 for none.
         guided_steps: overlap of the chunks that continue the ones before, see `GuidedPolicy`; 0 for none.
+        late_steps: control steps by which the sim delays actions, where chunks are joined; see `PolicyActor`.
 
     Raises:
         CapabilityError: candidates of a deterministic policy, or chunks that cannot be guided.
@@ -309,12 +323,12 @@ def actor_of(path: Path, sim: VecSim, seed: int, candidates: int = 0, guided_ste
                 f"--guided-steps is {guided_steps}: {path} is a bundle, expected 0, or its run or checkpoint; a bundle"
                 " has what it was exported with (robotrl export --guided-steps)"
             )
-        return bundle_actor(path, sim, seed)
+        return bundle_actor(path, sim, seed, late_steps)
     policy = with_guidance(load_policy(path), guided_steps).to(sim.device)
     check_fit(policy, sim)
     if candidates:
         return CandidateActor(policy, sim.num_envs, sim.device, seed, candidates)
-    return actor_for(policy, sim, None, seed)
+    return actor_for(policy, sim, None, seed, late_steps)
 
 
 def with_guidance(policy: Any, steps: int) -> Any:

@@ -67,6 +67,7 @@ class ViewRequest:
         camera: name of the camera; None takes the sim's first.
         rate: frame rate.
         candidates: further plans shown beside each executed one, of a policy that samples; 0 for none.
+        late_steps: control steps by which the sim delays actions, where chunks are joined; see `PolicyActor`.
     """
 
     path: Path | None = None
@@ -84,6 +85,7 @@ class ViewRequest:
     camera: str | None = None
     rate: Rate = FOR_PAGE
     candidates: int = 0
+    late_steps: int = 0
 
     @property
     def sim_name(self) -> str:
@@ -126,7 +128,7 @@ class ViewRequest:
             ConfigError: the policy is not for this sim.
         """
         if self.path is not None:
-            return actor_of(self.path, sim, self.seed, self.candidates)
+            return actor_of(self.path, sim, self.seed, self.candidates, late_steps=self.late_steps)
         if not isinstance(sim, HasExpert):
             raise CapabilityError(f"sim {self.sim_name!r} lacks HasExpert: expected a run, a checkpoint or a bundle")
         if self.candidates:

@@ -18,7 +18,7 @@ from robotrl.fn.random.keyed_noise import KeyedNoise
 from robotrl.fn.stats import Interval, wilson
 from robotrl.rollout.chunk_cursor import ChunkCursor
 from robotrl.rollout.finite import check_finite
-from robotrl.rollout.overlap import Overlap
+from robotrl.rollout.overlap import Aligned, Join, Overlap
 from robotrl.spec import (
     Arrays,
     Expert,
@@ -34,6 +34,7 @@ from robotrl.spec import (
     Step,
     SuccessRule,
     VecSim,
+    committed_steps,
     is_picture,
     lost,
 )
@@ -82,13 +83,24 @@ class PolicyActor:
         device: device of the sim.
         mode: "sample" or "mean"; None takes the policy's `deploy_mode`, as its exported bundle does.
         seed: seed of the policy's noise, 0 or more.
+        late_steps: control steps by which the sim delays each action, where chunks are joined as on a robot
+            (`Aligned`). A chunk that is no longer than that, or whose policy reads its committed actions, is executed
+            whole.
 
     Raises:
         ConfigError: a negative seed.
         NumericsError: a weight of the policy is not finite.
     """
 
-    def __init__(self, policy: Policy, num_envs: int, device: torch.device, mode: Mode | None, seed: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        num_envs: int,
+        device: torch.device,
+        mode: Mode | None,
+        seed: int,
+        late_steps: int = 0,
+    ) -> None:
         check_at_least("seed", seed, 0)
         _check_weights(policy)
         self._policy: Any = policy
@@ -98,12 +110,14 @@ class PolicyActor:
         self._size = batch_size(policy) if self._keyed or self._mode == "mean" else 1
         self._rest = torch.from_numpy(at_rest(policy.action_spec)).to(device)
         self._chunk_shape = (policy.horizon, len(self._rest))
-        self._overlap: Overlap | None = None
+        self._join: Join | None = None
         if isinstance(policy, HasOverlap):
-            self._overlap = Overlap(num_envs, policy.horizon, policy.overlap, len(self._rest), device)
+            self._join = Overlap(num_envs, policy.horizon, policy.overlap, len(self._rest), device)
+        elif not committed_steps(policy.observation_spec):
+            self._join = aligned(policy.horizon, late_steps)
         self._memory = policy.initial_memory(num_envs) if isinstance(policy, HasMemory) else None
         """(N, M) memory of each env after its last decision; None for a policy without memory."""
-        executed = policy.horizon if self._overlap is None else self._overlap.executed
+        executed = policy.horizon if self._join is None else self._join.executed
         self._cursor = ChunkCursor(num_envs, executed, len(self._rest), device)
         self._decision = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
@@ -113,8 +127,8 @@ class PolicyActor:
         began = torch.nonzero(turn.started).squeeze(1)
         cursor.drop(began)
         self._decision[began] = 0
-        if self._overlap is not None:
-            self._overlap.begin(began)
+        if self._join is not None:
+            self._join.begin(began)
         if self._memory is not None:
             self._memory[began] = self._policy.initial_memory(len(began))
         due = cursor.due()
@@ -139,8 +153,8 @@ class PolicyActor:
         rows = torch.cat([envs, envs[:1].expand(copies)])
         keys = KeyedNoise(self._seed, start.cpu().numpy(), self._decision[envs].cpu().numpy(), copies)
         noise = keys if self._keyed else keys.generators()[0]
-        overlap = self._overlap
-        given = {key: value[rows] for key, value in obs.items()} if overlap is None else overlap.given(obs, rows)
+        join = self._join
+        given = {key: value[rows] for key, value in obs.items()} if join is None else join.given(obs, rows)
         with torch.no_grad():
             state = None if self._memory is None else self._memory[rows]
             chunk, state = self._policy.act(given, state, noise, self._mode)
@@ -151,13 +165,18 @@ class PolicyActor:
             raise ConfigError(
                 f"policy {type(self._policy).__name__} gave a chunk {tuple(chunk.shape)}: expected {expected}"
             )
-        return chunk[:count] if overlap is None else overlap.take(obs, envs, chunk[:count])
+        return chunk[:count] if join is None else join.take(obs, envs, chunk[:count])
 
 
-def actor_for(policy: Policy, sim: VecSim, mode: Mode | None, seed: int) -> PolicyActor:
+def actor_for(policy: Policy, sim: VecSim, mode: Mode | None, seed: int, late_steps: int = 0) -> PolicyActor:
     """The actor of a policy in a sim; a policy with a reflex brings it along. See `PolicyActor`."""
     kind = GuardedActor if isinstance(policy, HasReflex) else PolicyActor
-    return kind(policy, sim.num_envs, sim.device, mode, seed)
+    return kind(policy, sim.num_envs, sim.device, mode, seed, late_steps)
+
+
+def aligned(horizon: int, late_steps: int) -> Aligned | None:
+    """The join of chunks of `horizon` actions that come `late_steps` late; None if they are in time, or no longer."""
+    return Aligned(horizon, late_steps) if 0 < late_steps < horizon else None
 
 
 def at_rest(action_spec: Spec) -> NDArray[np.float32]:

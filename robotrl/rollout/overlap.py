@@ -1,6 +1,8 @@
-"""Join of each env's chunk to the one before it, for policies whose chunks overlap (`HasOverlap`)."""
+"""Joins of each env's chunk to the one before it: of chunks that overlap, and of plain chunks that are late."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,8 +11,54 @@ from robotrl.errors import ConfigError
 from robotrl.spec import COMMITTED, COMMITTED_MASK, Arrays, overlap_weights
 
 
+class Join(Protocol):
+    """Chooses the observations that a chunk is decided on, and which of its actions are executed."""
+
+    executed: int
+    """Actions of a chunk that are executed."""
+
+    def begin(self, envs: Tensor) -> None:
+        """Begin episodes in the envs (n,)."""
+        ...
+
+    def given(self, obs: Arrays, envs: Tensor) -> Arrays:
+        """Observations of the envs (n,) that the policy is given."""
+        ...
+
+    def take(self, obs: Arrays, envs: Tensor, chunk: Tensor) -> Tensor:
+        """Actions (n, executed, A) to execute of new chunks (n, H, A) of the envs (n,)."""
+        ...
+
+
+class Aligned:
+    """Plain chunks that come late, joined as on a robot; implements `Join`.
+
+    The chunk is asked for as many control steps ahead as it takes, while the rest of the last one is executed. When it
+    takes over, the actions whose time has passed are left out, so that each action is executed at its own time.
+
+    Args:
+        horizon: H, actions of a chunk that would be executed without delay.
+        delay: d, control steps from an observation to the execution of the first action decided on it, below H.
+    """
+
+    def __init__(self, horizon: int, delay: int) -> None:
+        self.executed = horizon - delay
+        self._delay = delay
+
+    def begin(self, envs: Tensor) -> None:
+        """See `Join`; nothing is kept of a chunk."""
+
+    def given(self, obs: Arrays, envs: Tensor) -> Arrays:
+        """See `Join`."""
+        return {key: value[envs] for key, value in obs.items()}
+
+    def take(self, obs: Arrays, envs: Tensor, chunk: Tensor) -> Tensor:
+        """See `Join`."""
+        return chunk[:, self._delay : self._delay + self.executed]
+
+
 class Overlap:
-    """The rests of the last chunks of all envs.
+    """The rests of the last chunks of all envs; implements `Join`.
 
     A chunk of H actions begins at its observation. The sim says how many actions are on their way (`COMMITTED_MASK`),
     d of them; the H - D actions after those are executed, and the last D are what the next chunk has to continue.
@@ -33,7 +81,7 @@ class Overlap:
         """(D + 1, D) weights by delay."""
 
     def begin(self, envs: Tensor) -> None:
-        """Begin episodes in the envs (n,): no chunk is continued."""
+        """See `Join`: no chunk is continued."""
         self._planned[envs] = False
 
     def given(self, obs: Arrays, envs: Tensor) -> Arrays:

@@ -53,7 +53,20 @@ def test_a_cell_of_guidance(tmp_path: Path) -> None:
 
 def test_a_cell_of_language_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("open_clip")
-    flags = ("--frames", "100", "--num-envs", "8", "--updates", "2", "--batch", "4", "--image-pixels", "32")
+    flags = (
+        "--frames",
+        "100",
+        "--num-envs",
+        "8",
+        "--updates",
+        "2",
+        "--text-updates",
+        "2",
+        "--batch",
+        "4",
+        "--image-pixels",
+        "32",
+    )
     trained(model_folder(tmp_path, 0, *flags, sim="mujoco/push"), 0, *flags, sim="mujoco/push")
     task = language.TASK._replace(demos=6, updates={"flow": 2})
     monkeypatch.setattr(language, "TASK", task)

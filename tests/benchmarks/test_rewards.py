@@ -18,7 +18,20 @@ from robotrl.rewards.function import FunctionRewardCfg
 from robotrl.rewards.source import LateRewardSource, RewardSetup, SimTransition
 
 pytest.importorskip("open_clip")
-TINY = ("--frames", "100", "--num-envs", "16", "--updates", "2", "--batch", "4", "--image-pixels", "32")
+TINY = (
+    "--frames",
+    "100",
+    "--num-envs",
+    "16",
+    "--updates",
+    "2",
+    "--text-updates",
+    "2",
+    "--batch",
+    "4",
+    "--image-pixels",
+    "32",
+)
 
 
 @pytest.fixture(scope="module")

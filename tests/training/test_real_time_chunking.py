@@ -16,7 +16,8 @@ from robotrl.cli.main import main
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.runtime import Controller
 from robotrl.errors import ConfigError, DataError, NumericsError
-from robotrl.rollout.evaluate import run_episodes
+from robotrl.fn.random.keyed_noise import KeyedNoise
+from robotrl.rollout.evaluate import Episode, run_episodes
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import COMMITTED, COMMITTED_MASK
 from robotrl.transforms import Affine
@@ -92,15 +93,19 @@ def test_a_chain_method_fine_tunes_under_drawn_delays(clone: Path, tmp_path: Pat
     assert load_policy(run).observation_spec.keys() == load_policy(clone).observation_spec.keys()
 
 
-def executed(path: Path, options: dict[str, Any], guided_steps: int = 0) -> np.ndarray:
-    """Actions of the first steps of an episode of the policy at a path."""
+def recorded(path: Path, options: dict[str, Any], guided_steps: int = 0, late_steps: int = 0) -> Episode:
+    """An episode of the policy at a path."""
     sim = make_sim_of(path, "mujoco/reach", num_envs=1, seed=0, options=options)
     try:
-        actor = actor_of(path, sim, 0, guided_steps=guided_steps)
-        ids = sim.state_ids("test")[:1]
-        return run_episodes(actor, sim, ids, record=True)[0].actions[:20]
+        actor = actor_of(path, sim, 0, guided_steps=guided_steps, late_steps=late_steps)
+        return run_episodes(actor, sim, sim.state_ids("test")[:1], record=True)[0]
     finally:
         sim.close()
+
+
+def executed(path: Path, options: dict[str, Any], guided_steps: int = 0, late_steps: int = 0) -> np.ndarray:
+    """Actions of the first steps of such an episode."""
+    return recorded(path, options, guided_steps, late_steps).actions[:20]
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +197,52 @@ def test_a_guided_bundle_does_what_the_guided_policy_does(plain: Path, tmp_path:
         guided = executed(plain, late, guided_steps=2)
         assert np.allclose(guided, executed(bundle, late), atol=1e-4)
         assert np.abs(guided - executed(plain, late)).max() > 0.01
+
+
+def test_plain_chunks_leave_out_what_has_passed(plain: Path) -> None:
+    """Of chunks of 6 actions 2 belong to the past when a chunk takes over: the next decision is 4 steps later."""
+    late = latency_options(plain, None, {}, 2000 * (load_policy(plain).control_dt_s or 0.0))
+    assert late["perturb"]["action_delay_steps"] == 2 and late["perturb"]["committed_steps"] == 0
+    found = recorded(plain, late, late_steps=2)
+    sim = make_sim_of(plain, "mujoco/reach", num_envs=1, seed=0, options=late)
+    start = sim.state_ids("test")[:1]
+    sim.close()
+    policy = load_policy(plain)
+    for decision in range(3):
+        # a decision is made on the batch that an evaluation has
+        rows = {key: torch.from_numpy(x[4 * decision]).expand(64, *x.shape[1:]) for key, x in found.obs.items()}
+        noise = KeyedNoise(0, np.asarray(start), np.array([decision]), 63)
+        with torch.no_grad():
+            chunk = policy.act(rows, None, noise, policy.deploy_mode).chunk[0].numpy()
+        assert np.array_equal(found.actions[4 * decision : 4 * decision + 4], chunk[2:])
+
+
+def test_a_bundle_joins_plain_chunks_as_its_policy_does(plain: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "plain.bundle"
+    assert main(["export", str(plain), "--out", str(bundle)]) == 0
+    late = latency_options(bundle, None, {}, 2000 * open_bundle(bundle).manifest.timing.control_period_s)
+    joined = executed(plain, late, late_steps=2)
+    assert np.allclose(joined, executed(bundle, late, late_steps=2), atol=1e-4)
+    assert not np.allclose(joined, executed(plain, late), atol=1e-3)
+    assert compare(plain, bundle, episodes=4, options=late, late_steps=2).flipped == []
+    # the whole chunk has passed when it comes, so that it is executed late
+    assert np.array_equal(executed(plain, late, late_steps=6), executed(plain, late))
+
+
+def test_chunks_that_know_what_is_committed_are_executed_whole(clone: Path) -> None:
+    late = latency_options(clone, None, {}, 2000 * (load_policy(clone).control_dt_s or 0.0))
+    assert np.array_equal(executed(clone, late, late_steps=2), executed(clone, late))
+
+
+def test_the_command_joins_plain_chunks(plain: Path, tmp_path: Path) -> None:
+    file = tmp_path / "late.json"
+    latency = 2000 * (load_policy(plain).control_dt_s or 0.0)
+    flags = ["--episodes", "4", "--latency-ms", str(latency), "--sim.reward", "shaped"]
+    assert main(["eval", str(plain), *flags, "--report", str(file)]) == 0
+    returns = [one["return"] for one in json.loads(file.read_text())["episodes"]]
+    late = latency_options(plain, None, {"reward": "shaped"}, latency)
+    for steps, same in ((2, True), (0, False)):
+        assert (evaluate_path(plain, episodes=4, options=late, late_steps=steps).returns.tolist() == returns) == same
 
 
 def test_the_command_evaluates_guided_chunks(plain: Path, clone: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from robotrl.errors import ConfigError, unknown
 from robotrl.registry import SIMS, make_sim, sim_options
 
 if TYPE_CHECKING:
+    from robotrl.rewards.vlm.encoder import ImageTextEncoder
     from robotrl.rewards.vlm.scenes import ActionLabels
     from robotrl.spec import VecSim
     from robotrl.spec.captions import CaptionTopic
@@ -52,6 +53,10 @@ class ClipArgs:
     """Gradient steps."""
     batch: int = 128
     """Pictures in a minibatch."""
+    text_updates: int = 2000
+    """Gradient steps of the second stage, in which the text tower learns anew, from sentences with words left out."""
+    image_tower: Annotated[Path | None, tyro.conf.arg(metavar="MODEL")] = None
+    """Model of this command whose image tower is taken: only the second stage is run, e.g. for other wordings."""
     seed: int = 0
     """Seeds every random stream."""
 
@@ -67,11 +72,14 @@ def train_clip(argv: Sequence[str]) -> int:
     from robotrl.rewards.vlm.actions import action_margin
     from robotrl.rewards.vlm.scenes import check_captions, record_scenes
     from robotrl.rewards.vlm.small_clip import SmallClipCfg, class_scores, save_small_clip, train_small_clip
+    from robotrl.rewards.vlm.text_tower import fit_text_tower
     from robotrl.spec import HasScenarios
     from robotrl.spec.captions import HasCaptions
     from robotrl.utils.progress import track
 
-    cfg = SmallClipCfg(args.image_pixels, updates=args.updates, batch=args.batch, seed=args.seed)
+    cfg = SmallClipCfg(
+        args.image_pixels, updates=args.updates, batch=args.batch, text_updates=args.text_updates, seed=args.seed
+    )
     cfg.check()
     sim: VecSim = make_sim(args.sim, num_envs=args.num_envs, seed=args.seed, **options)
     camera = args.camera or (sim.caption_camera if isinstance(sim, HasCaptions) else "")
@@ -80,7 +88,11 @@ def train_clip(argv: Sequence[str]) -> int:
     of_actions, labels = _of_actions(sim) if args.actions else ((), None)
     held_out = _held_out(args.held_out, sim.scenarios if isinstance(sim, HasScenarios) else ())
     began_s = time.monotonic()
-    with fresh_folder("--out", args.out):
+    trained_s = 0.0
+    image_tower: ImageTextEncoder | None = None
+    if args.image_tower is not None:
+        image_tower, trained_s = _image_tower(args.image_tower, args.sim, camera, held_out)
+    with fresh_folder("--out", args.out, inputs=[] if args.image_tower is None else [args.image_tower]):
         test_frames = max(args.frames // 4, 100)
         with track(args.frames + test_frames, "pictures", "frames") as bar:
             record = partial(record_scenes, sim, camera, args.image_pixels, progress=bar.advance, label_actions=labels)
@@ -90,9 +102,14 @@ def train_clip(argv: Sequence[str]) -> int:
         if held_out:
             scenes = scenes.chosen(~np.isin(scenes.scenario, held_out))
             unseen = unseen.chosen(np.isin(unseen.scenario, held_out))
-        with track(cfg.updates, "training", "updates") as bar:
-            learned = (*topics, *of_actions)
-            trained = train_small_clip(scenes, learned, cfg, lambda loss: bar.advance(note=f"loss {loss:.2f}"))
+        learned = (*topics, *of_actions)
+        if image_tower is None:
+            with track(cfg.updates, "training", "updates") as bar:
+                first = train_small_clip(scenes, learned, cfg, lambda loss: bar.advance(note=f"loss {loss:.2f}"))
+            image_tower = first.encoder
+        with track(cfg.text_updates, "text tower", "updates") as bar:
+            note = lambda loss: bar.advance(note=f"loss {loss:.2f}")  # noqa: E731
+            trained = fit_text_tower(scenes, learned, image_tower, cfg, note)
         scores = class_scores(trained.encoder, unseen, topics)
         margin = action_margin(trained.encoder, unseen, of_actions, TEMPERATURE) if of_actions else None
         args.out.mkdir(parents=True, exist_ok=True)
@@ -102,7 +119,7 @@ def train_clip(argv: Sequence[str]) -> int:
             "camera": camera,
             "held_out": list(held_out),
             "frames": len(scenes.pictures),
-            "train_s": time.monotonic() - began_s,
+            "train_s": trained_s + time.monotonic() - began_s,
             "auc": {f"{score.topic}/{score.name}": None if math.isnan(score.auc) else score.auc for score in scores},
             "actions": None if margin is None else margin._asdict(),
         }
@@ -121,6 +138,26 @@ def train_clip(argv: Sequence[str]) -> int:
             f" {margin.right:.3f}, its margin over the best other one {margin.margin:+.3f} (temperature {TEMPERATURE})"
         )
     return 0
+
+
+def _image_tower(path: Path, sim: str, camera: str, held_out: tuple[str, ...]) -> tuple[ImageTextEncoder, float]:
+    """Small model of a directory, and the seconds of its training.
+
+    Raises:
+        ConfigError: it was trained on another sim or camera, or with other scenarios held out.
+        DataError: it is no such model.
+    """
+    from robotrl.errors import DataError
+    from robotrl.rewards.vlm.encoder import SCHEMA, WORDS_FILE, load_encoder
+    from robotrl.utils.files import read_json
+
+    if not (path / WORDS_FILE).is_file():
+        raise DataError(f"--image-tower is {path}: expected a directory of `robotrl reward train clip`")
+    about = read_json(path / WORDS_FILE, "vocabulary", SCHEMA)
+    for name, here in (("sim", sim), ("camera", camera), ("held_out", list(held_out))):
+        if about.get(name) != here:
+            raise ConfigError(f"--image-tower is {path}, whose {name} is {about.get(name)!r}: expected {here!r}")
+    return load_encoder(str(path)), float(about["train_s"])
 
 
 def _of_actions(sim: VecSim) -> tuple[tuple[CaptionTopic, ...], ActionLabels]:

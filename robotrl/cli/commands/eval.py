@@ -71,19 +71,21 @@ def main(argv: Sequence[str]) -> int:
         SIMS.check(args.sim)
     if args.report is not None:
         writable("--report", args.report, inputs=[args.path, *([args.against] if args.against else [])])
+    late_steps = 0
     if args.latency_ms is not None or args.guided_steps:
         from robotrl.api.evaluation import latency_options
 
         options = latency_options(args.path, args.sim, options, args.latency_ms or 0.0, args.guided_steps)
+        late_steps = int(options["perturb"]["action_delay_steps"])
     if args.guided_steps and (args.against is not None or _is_page(args.report)):
         raise ConfigError(
             f"--guided-steps is {args.guided_steps} beside --against or a page: expected 0; to compare or show a guided"
             " policy, export it with robotrl export --guided-steps, and give the bundle"
         )
     if args.against is not None:
-        return _compare(args, kind, options)
+        return _compare(args, kind, options, late_steps)
     if _is_page(args.report):
-        return _page(args, argv, options)
+        return _page(args, argv, options, late_steps)
     from robotrl.api.evaluation import evaluate_path, to_json
     from robotrl.rollout.evaluate import RULE
     from robotrl.utils.files import dump_json, replace_file
@@ -98,6 +100,7 @@ def main(argv: Sequence[str]) -> int:
         device=args.device,
         options=options,
         guided_steps=args.guided_steps,
+        late_steps=late_steps,
     )
     _tell(args, result)
     if args.report is not None:
@@ -119,7 +122,7 @@ def _is_page(report: Path | None) -> bool:
     return report is not None and report.suffix.lower() in (".html", ".htm")
 
 
-def _page(args: Args, argv: Sequence[str], options: dict[str, Any]) -> int:
+def _page(args: Args, argv: Sequence[str], options: dict[str, Any], late_steps: int) -> int:
     """Evaluate and write the HTML page."""
     from robotrl.api.viewing import ViewRequest, report
     from robotrl.utils.files import replace_file
@@ -133,6 +136,7 @@ def _page(args: Args, argv: Sequence[str], options: dict[str, Any]) -> int:
         split=args.split,
         seed=args.seed,
         num_envs=args.num_envs,
+        late_steps=late_steps,
     )
     seen = report(request, args.replays, shlex.join(["robotrl", "eval", *argv]))
     _tell(args, seen.result)
@@ -148,7 +152,7 @@ def _tell(args: Args, result: EvalResult) -> None:
     print(outcome_text(result, args.split, args.seed, score_of(args.path, result)))
 
 
-def _compare(args: Args, kind: str, options: dict[str, Any]) -> int:
+def _compare(args: Args, kind: str, options: dict[str, Any], late_steps: int) -> int:
     if kind != "bundle" or args.against is None:
         raise ConfigError(f"--against compares a bundle with its run: {args.path} is a {kind}")
     if args.device != "cpu":
@@ -167,6 +171,7 @@ def _compare(args: Args, kind: str, options: dict[str, Any]) -> int:
         seed=args.seed,
         num_envs=args.num_envs,
         options=options,
+        late_steps=late_steps,
     )
     for name, result in (("policy", found.policy), ("bundle", found.bundle)):
         print(f"{name} {rated(result).removeprefix('success ').rstrip(',')}")

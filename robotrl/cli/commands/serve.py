@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +15,8 @@ from robotrl.errors import ConfigError
 
 Protocol = Literal["policy", "driver"]
 PORTS = {"policy": 8000, "driver": 50051}
+OF_POLICIES = ("max_message_mib", "max_connections", "max_waiting", "max_deadline_s", "map")
+"""Settings of `--as policy` alone."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def main(argv: Sequence[str]) -> int:
 
     if (kind := kind_of(args.bundle)) != "bundle":
         raise ConfigError(f"{args.bundle} is a {kind}: expected a bundle; robotrl export makes one from a run")
+    _check_protocol(args)
     port = PORTS[args.protocol] if args.port is None else args.port
     if args.protocol == "driver":
         return _as_driver(args, port)
@@ -121,6 +124,25 @@ def main(argv: Sequence[str]) -> int:
     refused = ", ".join(f"{code} {count}" for code, count in report.refused.items()) or "none"
     print(f"stopped; answered {report.answered}; refused: {refused}")
     return 0
+
+
+def _check_protocol(args: Args) -> None:
+    """Check that no setting of the other protocol is given.
+
+    Raises:
+        ConfigError: one is.
+    """
+    if args.protocol == "driver":
+        defaults, given, owner, prefix = Args(args.bundle), args, "policy", ""
+        names: Sequence[str] = OF_POLICIES
+    else:
+        defaults, given, owner, prefix = DriverArgs(), args.driver, "driver", "driver."
+        names = [one.name for one in fields(DriverArgs)]
+    for name in names:
+        value = vars(given)[name]
+        if value != vars(defaults)[name]:
+            flag = f"--{prefix}{name}".replace("_", "-")
+            raise ConfigError(f"{flag} is {value!r} with --as {args.protocol}: expected it with --as {owner} alone")
 
 
 def _as_driver(args: Args, port: int) -> int:

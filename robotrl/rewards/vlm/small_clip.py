@@ -59,6 +59,10 @@ class SmallClipCfg:
     """Pictures in a minibatch; the classes of the first topic, and frames of no clear class, are drawn evenly."""
     lr: float = 2e-3
     """Learning rate of AdamW, after a warmup, with a cosine to 0."""
+    text_updates: int = 2000
+    """Gradient steps of the second stage, in which the text tower learns anew beside the frozen image tower."""
+    word_dropout: float = 0.3
+    """Chance of each word to be left out in the second stage."""
     seed: int = 0
     """Seeds weights and minibatches."""
 
@@ -75,12 +79,14 @@ class SmallClipCfg:
             ("embedding", self.embedding, 8, 2048),
             ("updates", self.updates, 1, 10_000_000),
             ("batch", self.batch, 2, 65_536),
+            ("text_updates", self.text_updates, 1, 10_000_000),
         ):
             check_count(f"clip.{name}", value, low, high)
         if self.image_pixels % STRIDE:
             more = self.image_pixels // STRIDE * STRIDE + STRIDE
             raise ConfigError(f"clip.image_pixels is {self.image_pixels}: expected a multiple of {STRIDE}, {more}")
         check_number("clip.lr", self.lr, 1e-6, 1.0)
+        check_number("clip.word_dropout", self.word_dropout, 0.0, 0.9)
 
 
 STRIDE, HEAD = 32, 32
@@ -131,6 +137,39 @@ def topic_loss(logits: Tensor, classes: Tensor) -> Tensor:
     return 0.5 * (by_picture + by_class)
 
 
+def topics_loss(logits: Tensor, classes: Tensor, topics: Sequence[CaptionTopic]) -> Tensor:
+    """Sum of the topics' losses.
+
+    Args:
+        logits: (B, C) similarities of pictures and the classes of all topics, times the scale.
+        classes: (B, topics) see `topic_loss`.
+        topics: the topics.
+    """
+    parts = logits.split([len(topic.classes) for topic in topics], dim=1)
+    return torch.stack([topic_loss(part, classes[:, k]) for k, part in enumerate(parts)]).sum()
+
+
+def optimizer_of(
+    parameters: Sequence[Tensor], lr: float, updates: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
+    """AdamW that decays matrices alone, and its schedule: a warmup, then a cosine to 0."""
+    decayed = [p for p in parameters if p.ndim > 1]
+    others = [p for p in parameters if p.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=lr)
+
+    def share(update: int) -> float:
+        return min(1.0, (update + 1) / WARMUP) * 0.5 * (1.0 + float(np.cos(np.pi * update / updates)))
+
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+
+
+def frame_groups(scenes: CaptionedFrames) -> list[NDArray[np.int64]]:
+    """Frames of each class of the first topic, and of none."""
+    of_first = scenes.classes[:, 0]
+    return [np.flatnonzero(of_first == value) for value in np.unique(of_first)]
+
+
 def new_model(cfg: SmallClipCfg, tokenizer: WholeWordTokenizer) -> tuple[Any, dict[str, Any]]:
     """A model with fresh weights, and its config for open_clip."""
     module: Any = importlib.import_module("open_clip.model")  # untyped
@@ -167,7 +206,7 @@ def train_small_clip(
     cfg: SmallClipCfg,
     progress: Callable[[float], None] | None = None,
 ) -> SmallClip:
-    """Train a model.
+    """Train a model: the first stage, in which both towers learn together; `fit_text_tower` is the second.
 
     Args:
         scenes: frames to train on.
@@ -185,29 +224,18 @@ def train_small_clip(
     rng = np.random.default_rng(cfg.seed)
     shifts = torch.Generator().manual_seed(cfg.seed)
     preprocessing = Preprocessing((cfg.image_pixels, cfg.image_pixels), MEAN, STD, squash=True)
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=cfg.lr)
-
-    def share(update: int) -> float:
-        return min(1.0, (update + 1) / WARMUP) * 0.5 * (1.0 + float(np.cos(np.pi * update / cfg.updates)))
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
-    of_first = scenes.classes[:, 0]
-    groups_of_frames = [np.flatnonzero(of_first == value) for value in np.unique(of_first)]
+    optimizer, schedule = optimizer_of(list(model.parameters()), cfg.lr, cfg.updates)
+    groups = frame_groups(scenes)
     model.train()
     for _ in range(cfg.updates):
-        rows = draw_frames(groups_of_frames, cfg.batch, rng)
+        rows = draw_frames(groups, cfg.batch, rng)
         images = _shifted(prepared(torch.from_numpy(scenes.pictures[rows]), preprocessing), shifts)
         images = images.contiguous(memory_format=torch.channels_last)
         wordings = [one.train[rng.integers(len(one.train))] for topic in topics for one in topic.classes]
         image = F.normalize(model.encode_image(images), dim=-1)
         text = F.normalize(model.encode_text(tokenizer(wordings)), dim=-1)
         logits = model.logit_scale.exp() * image @ text.T
-        classes = torch.from_numpy(scenes.classes[rows])
-        parts = logits.split([len(topic.classes) for topic in topics], dim=1)
-        loss = torch.stack([topic_loss(part, classes[:, k]) for k, part in enumerate(parts)]).sum()
+        loss = topics_loss(logits, torch.from_numpy(scenes.classes[rows]), topics)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -147,6 +147,12 @@ def test_no_page_of_a_browser_may_connect(bundle: Path) -> None:
         (["--max-deadline-s", "nan"], "max_deadline_s is nan"),
         (["--max-waiting", "0"], "max_waiting is 0"),
         (["--map", "a=stat"], "did you mean 'state'?"),
+        (
+            ["--as", "driver", "--map", "a=state"],
+            "--map is ('a=state',) with --as driver: expected it with --as policy",
+        ),
+        (["--as", "driver", "--max-waiting", "3"], "--max-waiting is 3 with --as driver"),
+        (["--driver.limit-mps", "5"], "--driver.limit-mps is 5.0 with --as policy: expected it with --as driver alone"),
     ],
 )
 def test_unusable_options_are_refused_before_a_port_is_opened(

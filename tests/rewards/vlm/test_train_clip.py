@@ -6,16 +6,23 @@ import json
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from robotrl.cli.main import main
 from robotrl.registry import make_sim
 from robotrl.rewards.vlm.encoder import WORDS_FILE, load_encoder
 from robotrl.rewards.vlm.pictures import picture_feed, warn_of_other_view
+from robotrl.rewards.vlm.scenes import CaptionedFrames
+from robotrl.rewards.vlm.small_clip import SmallClipCfg, train_small_clip
+from robotrl.rewards.vlm.text_tower import fit_text_tower, thinned
+from robotrl.spec.captions import CaptionClass, CaptionTopic
 
 pytest.importorskip("open_clip")
 
 TINY = ["--frames", "100", "--updates", "2", "--batch", "8", "--num-envs", "16", "--image-pixels", "32"]
+TINY += ["--text-updates", "2"]
 
 
 @pytest.mark.parametrize(
@@ -55,3 +62,62 @@ def test_a_sim_without_captions_of_actions_is_told(tmp_path: Path, capsys: pytes
     code = main(["reward", "train", "clip", "mujoco/push", "--out", str(tmp_path / "model"), *TINY, "--actions"])
     assert code != 0 and "lacks HasActionCaptions" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
+
+
+def test_the_second_stage_alone_takes_the_image_tower_of_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, refitted = tmp_path / "base", tmp_path / "refitted"
+    command = ["reward", "train", "clip", "mujoco/push", *TINY]
+    assert main([*command, "--out", str(base)]) == 0
+    assert main([*command, "--out", str(refitted), "--image-tower", str(base), "--seed", "1"]) == 0
+    one, other = (load_encoder(str(path)).model.state_dict() for path in (base, refitted))
+    towers = {name: torch.equal(value, other[name]) for name, value in one.items()}
+    assert all(same for name, same in towers.items() if name.startswith("visual."))
+    assert not towers["token_embedding.weight"]
+    trained_s = [json.loads((path / WORDS_FILE).read_text())["train_s"] for path in (base, refitted)]
+    assert trained_s[1] > trained_s[0] > 0
+    capsys.readouterr()
+    for wrong, says in (
+        (["--camera", "flat_side"], "whose camera is 'flat_front': expected 'flat_side'"),
+        (["--image-pixels", "64"], "has another size than image_pixels 64, width 16"),
+    ):
+        again = ["reward", "train", "clip", "mujoco/push", *TINY, *wrong, "--out", str(tmp_path / "no")]
+        assert main([*again, "--image-tower", str(base)]) == 2
+        assert says in capsys.readouterr().err and not (tmp_path / "no").exists()
+    assert main([*command, "--out", str(tmp_path / "no"), "--image-tower", str(tmp_path)]) == 2
+    assert "expected a directory of `robotrl reward train clip`" in capsys.readouterr().err
+
+
+def test_each_word_of_a_sentence_is_left_out_as_often_as_asked() -> None:
+    rng = np.random.default_rng(0)
+    sentence = "a crash from behind is near"
+    found = [thinned(sentence, 0.3, rng).split() for _ in range(4000)]
+    for word in sentence.split():
+        assert np.mean([word in words for words in found]) == pytest.approx(0.7, abs=0.03)
+    assert all([word for word in sentence.split() if word in words] == words for words in found), "another order"
+    assert thinned(sentence, 0.0, rng) == sentence
+    # of one word nothing would be left
+    assert {thinned("danger", 0.9, rng) for _ in range(50)} == {"danger"}
+
+
+def test_a_text_tower_reads_a_word_that_sentences_of_other_classes_lack() -> None:
+    """Classes that differ in one word, which stands at another place in a sentence that was not trained on."""
+
+    def of(where: str) -> CaptionClass:
+        known = (f"danger {where}", f"a crash {where} will happen", f"someone {where} is too close and a crash is near")
+        return CaptionClass(where, known, (f"a crash is near {where}",))
+
+    topic = CaptionTopic("danger", (of("ahead"), of("behind"), of("left"), of("right")))
+    rng = np.random.default_rng(0)
+    pictures = np.zeros((64, 32, 32, 3), np.uint8)
+    classes = rng.integers(0, 4, 64)
+    colors = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]], np.uint8)
+    pictures[:] = colors[classes][:, None, None]
+    scenes = CaptionedFrames(pictures, classes[:, None].astype(np.int8), np.array([""] * 64))
+    cfg = SmallClipCfg(image_pixels=32, width=4, embedding=16, updates=60, batch=32, text_updates=150)
+    first = train_small_clip(scenes, (topic,), cfg)
+    fitted = fit_text_tower(scenes, (topic,), first.encoder, cfg)
+    images = fitted.encoder.images(torch.from_numpy(pictures))
+    texts = fitted.encoder.texts([one.test[0] for one in topic.classes])
+    assert ((images @ texts.T).argmax(1).numpy() == classes).all()

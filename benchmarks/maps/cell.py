@@ -1,14 +1,13 @@
-"""Drives on a map of each kind, and on the same map cut at random: what the rule-based driver and the traffic do.
+"""One cell of the maps' table: drives on a map of a kind, and on the same map cut at random.
 
-python -m benchmarks.maps.drive
-python -m benchmarks.maps.drive --kinds lights roundabout --episodes 48 --cuts 2
+`python -m benchmarks.maps.cell KIND SEED OUT` writes OUT/result.json: figures of the rule-based driver and the traffic.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import random
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -18,8 +17,10 @@ import numpy as np
 import torch
 
 import robotrl
+from benchmarks.maps.bench import EPISODES
 from benchmarks.maps.cuts import cut
 from benchmarks.maps.kinds import KINDS
+from robotrl.errors import unknown
 from robotrl.sims import starts
 from robotrl.sims.bev.core import BevCore
 from robotrl.sims.driving import tables
@@ -27,6 +28,7 @@ from robotrl.sims.driving.geometry import boxes_overlap
 from robotrl.sims.driving.roads.levels import LEVEL_M
 from robotrl.sims.driving.traffic.heights import differ, height_of
 from robotrl.sims.driving.traffic.right_of_way import RED, light
+from robotrl.utils.files import dump_json, replace_file
 
 ENVS, AGENTS = 8, 24
 LOOK_EVERY = 5
@@ -51,25 +53,18 @@ class Driven(NamedTuple):
     overlaps: int
     """Episodes in which two others overlapped."""
 
-    def text(self) -> str:
-        """One line."""
-        ends = ", ".join(f"{count} {name}" for name, count in sorted(self.ends.items(), key=lambda row: -row[1]))
-        return (
-            f"{self.episodes} episodes: {ends}; completion {self.completion:.3f}, score {self.score:.1f}; others: "
-            f"{self.reds} of {self.passed} lights passed on red, overlaps in {self.overlaps} episodes"
-        )
 
-
-def drive(text: str, episodes: int, routes: int = 2, length_m: float = 150.0) -> Driven:
-    """Let the rule-based driver drive on a file's map, from the first starts of the split val.
+def drive(text: str, episodes: int, routes: int = 2, length_m: float = 150.0, block: int = 0) -> Driven:
+    """Let the rule-based driver drive on a file's map.
 
     Args:
         text: the file's text.
         episodes: number of starts.
         routes: routes that are drawn.
         length_m: length of a route, m.
+        block: number of the block of `episodes` starts of the split `val`.
     """
-    first = starts.SPLITS["val"].start
+    first = starts.SPLITS["val"].start + block * episodes
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = Path(folder, "map.xodr")
@@ -161,24 +156,28 @@ def recut(text: str, seed: int) -> str:
     return cut(text, lambda length: [draw.uniform(0.0, length) for _ in range(draw.randint(0, 8))])
 
 
-def main() -> None:
-    """Drive and print a line for each map."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--episodes", type=int, default=24)
-    parser.add_argument("--cuts", type=int, default=1)
-    args = parser.parse_args()
+def main(kind: str, seed: int, out: Path, episodes: int = EPISODES) -> None:
+    """Run one cell in this process.
+
+    Args:
+        kind: kind of map.
+        seed: seed of the cut and number of the block of starts.
+        out: folder of the cell.
+        episodes: number of starts.
+
+    Raises:
+        ConfigError: the kind is unknown.
+    """
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
     torch.set_num_threads(1)
-    for name in args.kinds:
-        text = KINDS[name]()
-        # a street has one route each way
-        routes = JUNCTION_ROUTES if text.count("<connection") > 1 else 2
-        whole = drive(text, args.episodes, routes)
-        print(f"{name}: {whole.text()}", flush=True)
-        for seed in range(args.cuts):
-            again = drive(recut(text, seed), args.episodes, routes)
-            print(f"  cut {seed}: {'the same' if again == whole else again.text()}", flush=True)
+    text = KINDS[kind]()
+    # a street has one route each way
+    routes = JUNCTION_ROUTES if text.count("<connection") > 1 else 2
+    whole, again = (drive(one, episodes, routes, block=seed) for one in (text, recut(text, seed)))
+    result = {"whole": whole._asdict(), "cut": again._asdict(), "same": whole == again}
+    replace_file(out / "result.json", dump_json(result))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
