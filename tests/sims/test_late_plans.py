@@ -94,13 +94,15 @@ def test_an_ego_that_keeps_its_speed_keeps_it_under_late_plans(monkeypatch: pyte
 def stop(k: int, frame: np.ndarray) -> np.ndarray:
     """What is left of braking from 10 m/s with 2 m/s^2, which ends 25 m further."""
     t = np.minimum(0.1 * k + TIMES, 5.0)
-    return np.stack([10 * t - t * t - frame[0], 0 * t], axis=-1)
+    return np.stack([np.maximum(10 * t - t * t - frame[0], 0), 0 * t], axis=-1)
 
 
 def test_a_plan_to_stop_that_comes_late_stops_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = driven(monkeypatch, stop, 5, 80)[-1]
-    assert late[3] < 0.05
-    assert late[0] == pytest.approx(25.0, abs=0.3)
+    in_time, late = (driven(monkeypatch, stop, delay, 80)[-1] for delay in (0, 5))
+    assert late[3] < 0.01
+    assert in_time[0] == pytest.approx(25.0, abs=0.3) and late[0] == pytest.approx(in_time[0], abs=0.05)
+    # counted from where the ego is when they come, the same plans lead further
+    assert driven(monkeypatch, stop, 5, 80, framed=False)[-1][0] > in_time[0] + 0.5
 
 
 def bend(k: int, frame: np.ndarray) -> np.ndarray:
@@ -108,17 +110,19 @@ def bend(k: int, frame: np.ndarray) -> np.ndarray:
     angle = SPEED * (0.1 * k + TIMES) / 50.0
     dx, dy = 50 * np.sin(angle) - frame[0], 50 * (1 - np.cos(angle)) - frame[1]
     cos, sin = math.cos(frame[2]), math.sin(frame[2])
-    return np.stack([dx * cos + dy * sin, dy * cos - dx * sin], axis=-1)
+    # at most half of 5 m/s^2 times the square of the time aside, as a policy could give it
+    return np.stack([dx * cos + dy * sin, np.minimum(dy * cos - dx * sin, 2.5 * TIMES * TIMES)], axis=-1)
 
 
 def test_a_turn_that_comes_late_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def aside(frames: np.ndarray) -> float:
-        return float(np.abs(np.hypot(frames[20:, 0], frames[20:, 1] - 50.0) - 50.0).max())
-
-    in_time = aside(driven(monkeypatch, bend, 0, 40))
-    late = aside(driven(monkeypatch, bend, 3, 40))
-    before = aside(driven(monkeypatch, bend, 3, 40, framed=False))
-    assert late < in_time + 0.3 < before
+    """After 3 s the ego that turned in half a second late is on the circle, at the place and speed of that time."""
+    in_time, late = (driven(monkeypatch, bend, delay, 30)[-1] for delay in (0, 5))
+    assert np.hypot(in_time[0], in_time[1] - 50.0) == pytest.approx(50.0, abs=0.02)
+    assert np.hypot(*(late - in_time)[:2]) < 0.1
+    assert late[3] == pytest.approx(SPEED, abs=0.1)
+    # counted from where the ego is when they come, the same plans make it swing, along the way and aside
+    swung = driven(monkeypatch, bend, 5, 30, framed=False)[-1]
+    assert np.hypot(*(swung - in_time)[:2]) > 0.25 and swung[3] > SPEED + 1.0
 
 
 def left_of(plan: np.ndarray, elapsed_s: float, then: np.ndarray, now: np.ndarray) -> np.ndarray:
