@@ -276,8 +276,9 @@ class PerturbedSim(WrappedSim):
 
 def _plan_dt_s(sim: Any) -> float | None:
     """Time between the points of a sim's actions, if they are plans in a frame that it knows; otherwise None."""
-    plans = isinstance(sim, HasTrajectoryActions) and isinstance(sim, HasPlanFrame) and sim.control_dt_s is not None
-    return sim.trajectory_dt_s if plans else None
+    if sim.control_dt_s is None or not isinstance(sim, HasPlanFrame) or not isinstance(sim, HasTrajectoryActions):
+        return None
+    return sim.trajectory_dt_s
 
 
 def _moved_up(queue: Tensor, delay: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
