@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.errors import CapabilityError, DataError
+from robotrl.fn.planner.late_plan import carried_on, straight_on
 from robotrl.fn.random import counter_rng
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.wrapper import State, WrappedSim, declared
 from robotrl.spec import COMMITTED, COMMITTED_MASK, HasStateIds, Step, committed_specs, visible
 from robotrl.spec.sim_options import PerturbCfg
+from robotrl.spec.vehicle import HasPlanFrame, HasTrajectoryActions
 
 AGE = "obs_age_steps"
 """Entry of `Step.info`: (N,) age of each env's observation, control steps."""
@@ -53,6 +55,9 @@ class PerturbedSim(WrappedSim):
 
     `Step.info` has "obs_age_steps". `final_obs` is the observation that the policy would have been given. The sim's
     expert reads the true state.
+
+    A trajectory that comes late stays where it was on the road: the sim is given what is left of it, in the ego's frame
+    of that time. In place of the first ones the ego goes straight on at the speed with which the episode began.
     """
 
     prefix = "perturb/"
@@ -63,10 +68,14 @@ class PerturbedSim(WrappedSim):
         self._keys = tuple(visible(sim))
         self._numbered = isinstance(sim, HasStateIds)
         n, width = self.num_envs, sim.action_spec.shape
-        low, high = (torch.tensor(bound, device=self.device) for bound in (sim.action_spec.low, sim.action_spec.high))
-        self._rest = torch.zeros(width, device=self.device).clamp(low, high).to(getattr(torch, sim.action_spec.dtype))
+        self._limits = tuple(torch.tensor(x, device=self.device) for x in (sim.action_spec.low, sim.action_spec.high))
+        self._rest = self._bounded(torch.zeros(width, device=self.device))
         self._queue = self._rest.repeat(cfg.action_delay_steps, n, *(1 for _ in width))
         """(D, N, A) actions on their way, the next one first."""
+        self._plan_dt_s = _plan_dt_s(sim) if cfg.action_delay_steps else None
+        """Time between the points of late plans; None if the actions are no plans, or come in time."""
+        self._frames = torch.zeros((cfg.action_delay_steps, n, 4), dtype=torch.float64, device=self.device)
+        """(D, N, 4) frames in which the plans on their way were given, see `HasPlanFrame`; zeros without plans."""
         self._delay = torch.full((n,), cfg.action_delay_steps, device=self.device)
         """(N,) length of each env's part of the queue."""
         if cfg.committed_steps:
@@ -139,6 +148,7 @@ class PerturbedSim(WrappedSim):
     def own_state(self) -> State:
         """Observations and actions on their way, and seed and counters of the losses."""
         state: dict[str, Tensor] = {"queue": self._queue, "delay": self._delay, "age": self._age, "lost": self._lost}
+        state |= {} if self._plan_dt_s is None else {"frames": self._frames}
         state |= {f"given/{key}": x for key, x in self._given.items()}
         state |= {f"past/{i}/{key}": x for i, some in enumerate(self._past) for key, x in some.items()}
         numbers: dict[str, NDArray[Any]] = {"steps": self._steps.copy(), "episodes": self._episodes.copy()}
@@ -165,6 +175,8 @@ class PerturbedSim(WrappedSim):
             return torch.from_numpy(state[key].copy()).to(self.device)
 
         self._queue, self._delay = read("queue"), read("delay")
+        if self._plan_dt_s is not None:
+            self._frames = read("frames")
         self._age, self._lost = read("age"), read("lost")
         self._given = {key: read(f"given/{key}") for key in self._keys}
         self._past = [{key: read(f"past/{i}/{key}") for key in self._keys} for i in range(len(self._past))]
@@ -173,13 +185,27 @@ class PerturbedSim(WrappedSim):
         self._fresh[:] = False
 
     def _pass_on(self, given: Tensor) -> Tensor:
-        """Put the actions (N, A) behind those on their way; returns those that arrive."""
-        delays, last = self._delay > 0, (self._delay - 1).clamp(min=0)
-        arriving = _where(delays, self._queue[0], given)
-        self._queue = torch.cat([self._queue[1:], self._queue[-1:]])
-        envs = torch.nonzero(delays).squeeze(1)
-        self._queue[last[envs], envs] = given[envs]
-        return arriving
+        """Put the actions (N, A) behind those on their way; returns those that arrive, as the sim is given them."""
+        arriving, self._queue = _moved_up(self._queue, self._delay, given)
+        if self._plan_dt_s is None:
+            return arriving
+        now = self._plan_frame()
+        then, self._frames = _moved_up(self._frames, self._delay, now)
+        # those that stand in for the first plans were given as the episode began
+        steps = torch.minimum(self._delay, self._steps_tensor()).to(torch.float64)
+        elapsed = steps * (self.control_dt_s or 0.0) / self._plan_dt_s
+        points = arriving.to(torch.float64).unflatten(1, (-1, 2))
+        left = self._bounded(carried_on(points, elapsed, then, now).flatten(1))
+        return _where(self._delay > 0, left, arriving)
+
+    def _plan_frame(self) -> Tensor:
+        """(N, 4) frames in which a plan that is given now would be."""
+        return torch.from_numpy(self.sim.plan_frame()).to(self.device, torch.float64)
+
+    def _bounded(self, actions: Tensor) -> Tensor:
+        """Actions (..., A) within their bounds, in the sim's type."""
+        low, high = self._limits
+        return actions.clamp(low, high).to(getattr(torch, self.action_spec.dtype))
 
     def _committed(self) -> dict[str, Tensor]:
         """Observations of the actions on their way, none if they are not observed."""
@@ -214,6 +240,11 @@ class PerturbedSim(WrappedSim):
             for key in self._keys:
                 some[key][envs] = true[key][envs]
         self._queue[:, envs] = self._rest
+        if self._plan_dt_s is not None:
+            frames = self._plan_frame()[envs]
+            self._frames[:, envs] = frames
+            onward = straight_on(frames[:, 3], self.action_spec.shape[0] // 2, self._plan_dt_s)
+            self._queue[:, envs] = self._bounded(onward.flatten(1))
         if self._cfg.draw_delay:
             keys = self._episodes * self.num_envs + np.arange(self.num_envs)
             draws = counter_rng.uniform(self._seed ^ _DELAYS, keys[envs.cpu().numpy()], 1)[:, 0]
@@ -241,6 +272,32 @@ class PerturbedSim(WrappedSim):
 
     def _steps_tensor(self) -> Tensor:
         return torch.from_numpy(self._steps).to(self.device)
+
+
+def _plan_dt_s(sim: Any) -> float | None:
+    """Time between the points of a sim's actions, if they are plans in a frame that it knows; otherwise None."""
+    if sim.control_dt_s is None or not isinstance(sim, HasPlanFrame) or not isinstance(sim, HasTrajectoryActions):
+        return None
+    return sim.trajectory_dt_s
+
+
+def _moved_up(queue: Tensor, delay: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+    """Put rows (N, ...) behind those on their way.
+
+    Args:
+        queue: (D, N, ...) rows on their way, the next one first.
+        delay: (N,) length of each env's part of the queue.
+        given: (N, ...) rows that are given now.
+
+    Returns:
+        The rows (N, ...) that arrive, and the queue after it.
+    """
+    delays, last = delay > 0, (delay - 1).clamp(min=0)
+    arriving = _where(delays, queue[0], given)
+    after = torch.cat([queue[1:], queue[-1:]])
+    envs = torch.nonzero(delays).squeeze(1)
+    after[last[envs], envs] = given[envs]
+    return arriving, after
 
 
 def _shape_text(shape: tuple[int, ...] | None) -> str:

@@ -44,6 +44,7 @@ from robotrl.spec.episode_log import HasEpisodeLog, HasRunScalars
 from robotrl.spec.late_rewards import HasLateRewards, LateRewards
 from robotrl.spec.vehicle import (
     HasLoggedScenes,
+    HasPlanFrame,
     HasProgressRatio,
     HasTimeToCollision,
     HasTimeToCollisionAhead,
@@ -337,6 +338,12 @@ class _TrajectoryActions(WrappedSim):
         return self.sim.trajectory_dt_s
 
 
+class _PlanFrame(WrappedSim):
+    def plan_frame(self) -> NDArray[np.float64]:
+        """Pose and speed (N, 4) of the egos."""
+        return self.sim.plan_frame()
+
+
 class _ProgressRatio(WrappedSim):
     def progress_ratio(self) -> NDArray[np.float64]:
         """Progress (N,) over the reference's."""
@@ -456,6 +463,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasTimeToCollision: _TimeToCollision,
     HasTimeToCollisionAhead: _TimeToCollisionAhead,
     HasTrajectoryActions: _TrajectoryActions,
+    HasPlanFrame: _PlanFrame,
     HasProgressRatio: _ProgressRatio,
     HasLoggedScenes: _LoggedScenes,
     HasActionCaptions: _ActionCaptions,

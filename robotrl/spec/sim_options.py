@@ -246,7 +246,8 @@ class PerturbCfg:
     episode at its beginning. Observations for a critic alone are not delayed."""
     action_delay_steps: int = 0
     """Steps that pass between a decision and its execution (latency of inference and actuation). Until the first
-    action arrives, the sim gets zeros, clipped to the action bounds."""
+    action arrives, the sim gets zeros, clipped to the action bounds. A trajectory that comes late stays where it was on
+    the road, and until the first one comes the ego goes straight on at its speed."""
     draw_delay: bool = False
     """Each episode draws its delay from 0 to `action_delay_steps`, so that a policy meets all of them in training."""
     committed_steps: int = 0

@@ -68,6 +68,15 @@ class HasTrajectoryActions(Protocol):
 
 
 @runtime_checkable
+class HasPlanFrame(Protocol):
+    """The sim knows the frame in which a trajectory action that were given now would be."""
+
+    def plan_frame(self) -> NDArray[np.float64]:
+        """(N, 4) x, y (m), yaw (rad) and speed (m/s) of each env's ego now, as they are on the map."""
+        ...
+
+
+@runtime_checkable
 class HasProgressRatio(Protocol):
     """The sim knows how far a reference driver has come in the same time, e.g. the one who recorded a log."""
 

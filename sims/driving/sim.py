@@ -118,6 +118,11 @@ class DrivingSim(CoreSim[D]):
         """Seconds between the points of a trajectory; None if actions are steering and acceleration."""
         return SPACING_S if self.action_is_plan else None
 
+    def plan_frame(self) -> NDArray[np.float64]:
+        """Pose and speed (N, 4) of the egos; see `HasPlanFrame`."""
+        self.core.machine.wait()
+        return trace.columns(self.core.world.egos, "x", "y", "yaw", "v")
+
     def trace_map(self, env: int) -> TraceMap:
         """Map of an env's running episode, for the episode recording."""
         return trace.map_of(self.core, env)

@@ -285,6 +285,12 @@ class _TimeToCollisionAhead(_Asks):
         return self.gathered("time_to_collision_ahead_s")
 
 
+class _PlanFrame(_Asks):
+    def plan_frame(self) -> NDArray[Any]:
+        """Pose and speed (N, 4) of the egos."""
+        return self.gathered("plan_frame")
+
+
 class _ProgressRatio(_Asks):
     def progress_ratio(self) -> NDArray[Any]:
         """Progress (N,) over the reference's."""
@@ -315,6 +321,7 @@ def _parts(found: EnvDescription) -> Iterator[type[_Asks]]:
         _TimeLimit: "elapsed_steps" in methods and "limit_steps" in constants,
         _TimeToCollision: "time_to_collision_s" in methods,
         _TimeToCollisionAhead: "time_to_collision_ahead_s" in methods,
+        _PlanFrame: "plan_frame" in methods,
         _ProgressRatio: "progress_ratio" in methods,
     }
     yield from (part for part, has in wanted.items() if has)

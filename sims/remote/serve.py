@@ -38,6 +38,7 @@ from robotrl.spec import (
 from robotrl.spec.captions import HasActionCaptions, HasCaptions
 from robotrl.spec.geometry import HasGeometry
 from robotrl.spec.vehicle import (
+    HasPlanFrame,
     HasProgressRatio,
     HasTimeToCollision,
     HasTimeToCollisionAhead,
@@ -70,6 +71,7 @@ PASSED: dict[type[Any], tuple[str, ...]] = {
     HasTimeToCollision: ("time_to_collision_s",),
     HasTimeToCollisionAhead: ("time_to_collision_ahead_s",),
     HasTrajectoryActions: ("trajectory_dt_s",),
+    HasPlanFrame: ("plan_frame",),
     HasProgressRatio: ("progress_ratio",),
     HasTimeLimit: ("limit_steps",),
 }

@@ -70,6 +70,7 @@ METHODS = (
     "action_contexts",
     "time_to_collision_s",
     "time_to_collision_ahead_s",
+    "plan_frame",
     "progress_ratio",
     "elapsed_steps",
 )

@@ -28,7 +28,13 @@ from robotrl.spec import (
     why_lacking,
 )
 from robotrl.spec.captions import HasActionCaptions, HasCaptions
-from robotrl.spec.vehicle import HasProgressRatio, HasTimeToCollision, HasTrajectoryActions, HasVehicleObs
+from robotrl.spec.vehicle import (
+    HasPlanFrame,
+    HasProgressRatio,
+    HasTimeToCollision,
+    HasTrajectoryActions,
+    HasVehicleObs,
+)
 from robotrl.testing.sims import assert_same_obs, copied, leaves, random_actions
 from tests.kits.warp_kit import small_log
 
@@ -161,6 +167,7 @@ def test_what_planners_ask_of_a_driving_sim_comes_through() -> None:
         sim.step(torch.zeros(2, 8))
     assert np.array_equal(here.progress_ratio(), there.progress_ratio())
     assert (here.progress_ratio() < 1).all()
+    assert isinstance(there, HasPlanFrame) and np.array_equal(here.plan_frame(), there.plan_frame())
     there.close()
 
 
