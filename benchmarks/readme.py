@@ -84,7 +84,7 @@ def block_text(name: str, part: str | None, document: Mapping[str, Any]) -> str:
 def earlier(module: ModuleType | None, document: Mapping[str, Any]) -> str:
     """Sentence about cells that an earlier revision of the bench has made; empty without."""
     cells = document.get("cells", {})
-    if not cells or not hasattr(module, "cells"):
+    if module is None or not cells or not hasattr(module, "cells"):
         return ""
     old = outdated(module.cells(False), cells)
     if not old:
