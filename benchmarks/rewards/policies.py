@@ -76,7 +76,7 @@ def rewards_of(arm: str, model: Path) -> tuple[WeightedReward, ...]:
         "every": EVERY,
         "max_age": MAX_AGE,
         "background": True,
-        "service": ServiceCfg(when_full="wait", threads=2),
+        "service": ServiceCfg(when_full="wait"),
     }
     speed: dict[str, Any] = {"synthesis": "driving", "max_speed_mps": MAX_SPEED_MPS, "quantiles": QUANTILES}
     in_synthesis = {
