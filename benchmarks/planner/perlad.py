@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.cells import Cell, CellResult
 from benchmarks.kit.figures import Figure
 from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.planner.figures import over_seeds, text_of
-from benchmarks.planner.settings import REVISION, SEEDS, SIM
+from benchmarks.planner.settings import REVISION, SIM, arm_cells
 
 ABLATION_EPISODES = 192
 """Test episodes of a cell: 16 starts of each scenario."""
@@ -50,18 +50,7 @@ ABLATED = {
 
 def cells() -> list[Cell]:
     """Cells of all arms and seeds."""
-    return [
-        Cell(
-            name,
-            SIM,
-            seed,
-            ("python", "-m", "benchmarks.planner.perlad_cell", name, str(seed), OUT),
-            "result.json",
-            REVISION,
-        )
-        for seed in SEEDS
-        for name in ARMS
-    ]
+    return arm_cells(ARMS, "perlad_cell", SIM, REVISION)
 
 
 def figures(results: Sequence[CellResult]) -> dict[str, Figure]:

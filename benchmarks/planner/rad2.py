@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from benchmarks.kit.cells import OUT, Cell, CellResult
+from benchmarks.kit.cells import Cell, CellResult
 from benchmarks.kit.figures import Figure
 from benchmarks.kit.markdown import table_head, table_row
 from benchmarks.planner.figures import over_seeds, text_of
-from benchmarks.planner.settings import SEEDS
+from benchmarks.planner.settings import arm_cells
 from robotrl.spec import Split
 
 SIM = "bev/warp"
@@ -50,18 +50,7 @@ COUNTED = {
 
 def cells() -> list[Cell]:
     """Cells of all arms and seeds."""
-    return [
-        Cell(
-            name,
-            SIM,
-            seed,
-            ("python", "-m", "benchmarks.planner.rad2_cell", name, str(seed), OUT),
-            "result.json",
-            REVISION,
-        )
-        for seed in SEEDS
-        for name in ARMS
-    ]
+    return arm_cells(ARMS, "rad2_cell", SIM, REVISION)
 
 
 def figures(results: Sequence[CellResult]) -> dict[str, Figure]:

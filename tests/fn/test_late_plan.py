@@ -1,4 +1,4 @@
-"""What is left of late plans: numbers worked by hand, and the tracker's own interpolation."""
+"""The rest of late plans: numbers worked by hand, and the tracker's own interpolation."""
 
 from __future__ import annotations
 

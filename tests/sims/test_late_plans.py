@@ -92,7 +92,7 @@ def test_an_ego_that_keeps_its_speed_keeps_it_under_late_plans(monkeypatch: pyte
 
 
 def stop(k: int, frame: np.ndarray) -> np.ndarray:
-    """What is left of braking from 10 m/s with 2 m/s^2, which ends 25 m further."""
+    """The rest of braking from 10 m/s with 2 m/s^2, which ends 25 m further."""
     t = np.minimum(0.1 * k + TIMES, 5.0)
     return np.stack([np.maximum(10 * t - t * t - frame[0], 0), 0 * t], axis=-1)
 
@@ -106,7 +106,7 @@ def test_a_plan_to_stop_that_comes_late_stops_at_its_place(monkeypatch: pytest.M
 
 
 def bend(k: int, frame: np.ndarray) -> np.ndarray:
-    """What is left of a way at 10 m/s on a circle of 50 m to the left."""
+    """The rest of a way at 10 m/s on a circle of 50 m to the left."""
     angle = SPEED * (0.1 * k + TIMES) / 50.0
     dx, dy = 50 * np.sin(angle) - frame[0], 50 * (1 - np.cos(angle)) - frame[1]
     cos, sin = math.cos(frame[2]), math.sin(frame[2])

@@ -108,8 +108,9 @@ def train_clip(argv: Sequence[str]) -> int:
                 first = train_small_clip(scenes, learned, cfg, lambda loss: bar.advance(note=f"loss {loss:.2f}"))
             image_tower = first.encoder
         with track(cfg.text_updates, "text tower", "updates") as bar:
-            note = lambda loss: bar.advance(note=f"loss {loss:.2f}")  # noqa: E731
-            trained = fit_text_tower(scenes, learned, image_tower, cfg, note)
+            trained = fit_text_tower(
+                scenes, learned, image_tower, cfg, lambda loss: bar.advance(note=f"loss {loss:.2f}")
+            )
         scores = class_scores(trained.encoder, unseen, topics)
         margin = action_margin(trained.encoder, unseen, of_actions, TEMPERATURE) if of_actions else None
         args.out.mkdir(parents=True, exist_ok=True)

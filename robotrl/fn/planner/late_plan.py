@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def carried_on(points: Tensor, elapsed: Tensor, then: Tensor, now: Tensor) -> Tensor:
-    """What is left of plans, in the ego's present frame.
+    """The rest of plans, in the ego's present frame.
 
     The point at time t from now is the plan's at `elapsed` + t, see `points_at`. Without elapsed time, in the same
     frame, all points are exactly as they were.

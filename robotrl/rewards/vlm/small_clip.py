@@ -149,10 +149,24 @@ def topics_loss(logits: Tensor, classes: Tensor, topics: Sequence[CaptionTopic])
     return torch.stack([topic_loss(part, classes[:, k]) for k, part in enumerate(parts)]).sum()
 
 
-def optimizer_of(
-    parameters: Sequence[Tensor], lr: float, updates: int
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-    """AdamW that decays matrices alone, and its schedule: a warmup, then a cosine to 0."""
+def descend(
+    loss_of: Callable[[], Tensor],
+    parameters: Sequence[Tensor],
+    logit_scale: Tensor,
+    lr: float,
+    updates: int,
+    progress: Callable[[float], None] | None,
+) -> None:
+    """Gradient steps of AdamW, which decays matrices alone, with a warmup and then a cosine to 0.
+
+    Args:
+        loss_of: loss of a new minibatch.
+        parameters: those that learn.
+        logit_scale: logarithm of the scale of similarities, which is kept within 0 and log 100.
+        lr: largest learning rate.
+        updates: number of steps.
+        progress: called with the loss of each step.
+    """
     decayed = [p for p in parameters if p.ndim > 1]
     others = [p for p in parameters if p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
@@ -161,7 +175,17 @@ def optimizer_of(
     def share(update: int) -> float:
         return min(1.0, (update + 1) / WARMUP) * 0.5 * (1.0 + float(np.cos(np.pi * update / updates)))
 
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+    for _ in range(updates):
+        loss = loss_of()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            logit_scale.clamp_(0.0, float(np.log(100.0)))
+        if progress is not None:
+            progress(loss.item())
 
 
 def frame_groups(scenes: CaptionedFrames) -> list[NDArray[np.int64]]:
@@ -224,10 +248,10 @@ def train_small_clip(
     rng = np.random.default_rng(cfg.seed)
     shifts = torch.Generator().manual_seed(cfg.seed)
     preprocessing = Preprocessing((cfg.image_pixels, cfg.image_pixels), MEAN, STD, squash=True)
-    optimizer, schedule = optimizer_of(list(model.parameters()), cfg.lr, cfg.updates)
     groups = frame_groups(scenes)
     model.train()
-    for _ in range(cfg.updates):
+
+    def loss() -> Tensor:
         rows = draw_frames(groups, cfg.batch, rng)
         images = _shifted(prepared(torch.from_numpy(scenes.pictures[rows]), preprocessing), shifts)
         images = images.contiguous(memory_format=torch.channels_last)
@@ -235,15 +259,9 @@ def train_small_clip(
         image = F.normalize(model.encode_image(images), dim=-1)
         text = F.normalize(model.encode_text(tokenizer(wordings)), dim=-1)
         logits = model.logit_scale.exp() * image @ text.T
-        loss = topics_loss(logits, torch.from_numpy(scenes.classes[rows]), topics)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        with torch.no_grad():
-            model.logit_scale.clamp_(0.0, float(np.log(100.0)))
-        if progress is not None:
-            progress(loss.item())
+        return topics_loss(logits, torch.from_numpy(scenes.classes[rows]), topics)
+
+    descend(loss, list(model.parameters()), model.logit_scale, cfg.lr, cfg.updates, progress)
     return SmallClip(ImageTextEncoder(model, tokenizer, preprocessing, "small"), config, tokenizer)
 
 

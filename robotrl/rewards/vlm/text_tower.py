@@ -23,10 +23,10 @@ from robotrl.rewards.vlm.scenes import CaptionedFrames
 from robotrl.rewards.vlm.small_clip import (
     SmallClip,
     SmallClipCfg,
+    descend,
     draw_frames,
     frame_groups,
     new_model,
-    optimizer_of,
     topics_loss,
 )
 from robotrl.rewards.vlm.words import WholeWordTokenizer
@@ -72,11 +72,11 @@ def fit_text_tower(
         model.logit_scale.copy_(taken.logit_scale)
     images = image_tower.images(torch.from_numpy(scenes.pictures))
     learning = [p for p in model.parameters() if p.requires_grad]
-    optimizer, schedule = optimizer_of(learning, cfg.lr, cfg.text_updates)
     rng = np.random.default_rng(cfg.seed)
     groups = frame_groups(scenes)
     model.train()
-    for _ in range(cfg.text_updates):
+
+    def loss() -> Tensor:
         rows = draw_frames(groups, BATCH, rng)
         wordings = [
             thinned(one.train[rng.integers(len(one.train))], cfg.word_dropout, rng)
@@ -85,15 +85,9 @@ def fit_text_tower(
         ]
         text: Tensor = F.normalize(model.encode_text(tokenizer(wordings)), dim=-1)
         logits = model.logit_scale.exp() * images[torch.from_numpy(rows)] @ text.T
-        loss = topics_loss(logits, torch.from_numpy(scenes.classes[rows]), topics)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        with torch.no_grad():
-            model.logit_scale.clamp_(0.0, float(np.log(100.0)))
-        if progress is not None:
-            progress(loss.item())
+        return topics_loss(logits, torch.from_numpy(scenes.classes[rows]), topics)
+
+    descend(loss, learning, model.logit_scale, cfg.lr, cfg.text_updates, progress)
     return SmallClip(ImageTextEncoder(model, tokenizer, image_tower.preprocessing, "small"), config, tokenizer)
 
 
