@@ -91,6 +91,12 @@ def train_clip(argv: Sequence[str]) -> int:
     trained_s = 0.0
     image_tower: ImageTextEncoder | None = None
     if args.image_tower is not None:
+        for name in ("updates", "batch"):
+            if vars(args)[name] != vars(ClipArgs)[name]:
+                raise ConfigError(
+                    f"--{name} is {vars(args)[name]} beside --image-tower: expected it without, since it is a setting"
+                    " of the first stage; --text-updates is that of the second"
+                )
         image_tower, trained_s = _image_tower(args.image_tower, args.sim, camera, held_out)
     with fresh_folder("--out", args.out, inputs=[] if args.image_tower is None else [args.image_tower]):
         test_frames = max(args.frames // 4, 100)

@@ -21,8 +21,8 @@ from robotrl.spec.captions import CaptionClass, CaptionTopic
 
 pytest.importorskip("open_clip")
 
-TINY = ["--frames", "100", "--updates", "2", "--batch", "8", "--num-envs", "16", "--image-pixels", "32"]
-TINY += ["--text-updates", "2"]
+SMALL = ["--frames", "100", "--num-envs", "16", "--image-pixels", "32", "--text-updates", "2"]
+TINY = [*SMALL, "--updates", "2", "--batch", "8"]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_the_second_stage_alone_takes_the_image_tower_of_a_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, refitted = tmp_path / "base", tmp_path / "refitted"
-    command = ["reward", "train", "clip", "mujoco/push", *TINY]
-    assert main([*command, "--out", str(base)]) == 0
+    command = ["reward", "train", "clip", "mujoco/push", *SMALL]
+    assert main([*command, "--updates", "2", "--batch", "8", "--out", str(base)]) == 0
     assert main([*command, "--out", str(refitted), "--image-tower", str(base), "--seed", "1"]) == 0
     one, other = (load_encoder(str(path)).model.state_dict() for path in (base, refitted))
     towers = {name: torch.equal(value, other[name]) for name, value in one.items()}
@@ -81,8 +81,10 @@ def test_the_second_stage_alone_takes_the_image_tower_of_a_model(
     for wrong, says in (
         (["--camera", "flat_side"], "whose camera is 'flat_front': expected 'flat_side'"),
         (["--image-pixels", "64"], "has another size than image_pixels 64, width 16"),
+        (["--updates", "2"], "--updates is 2 beside --image-tower: expected it without"),
+        (["--batch", "8"], "--batch is 8 beside --image-tower"),
     ):
-        again = ["reward", "train", "clip", "mujoco/push", *TINY, *wrong, "--out", str(tmp_path / "no")]
+        again = ["reward", "train", "clip", "mujoco/push", *SMALL, *wrong, "--out", str(tmp_path / "no")]
         assert main([*again, "--image-tower", str(base)]) == 2
         assert says in capsys.readouterr().err and not (tmp_path / "no").exists()
     assert main([*command, "--out", str(tmp_path / "no"), "--image-tower", str(tmp_path)]) == 2
