@@ -69,7 +69,7 @@ class HasTrajectoryActions(Protocol):
 
 @runtime_checkable
 class HasPlanFrame(Protocol):
-    """The sim knows the frame in which a trajectory action that were given now would be."""
+    """The sim tells the frame of trajectory actions: the pose of each ego, and its speed."""
 
     def plan_frame(self) -> NDArray[np.float64]:
         """(N, 4) x, y (m), yaw (rad) and speed (m/s) of each env's ego now, as they are on the map."""

@@ -149,7 +149,7 @@ def topics_loss(logits: Tensor, classes: Tensor, topics: Sequence[CaptionTopic])
     return torch.stack([topic_loss(part, classes[:, k]) for k, part in enumerate(parts)]).sum()
 
 
-def descend(
+def optimize(
     loss_of: Callable[[], Tensor],
     parameters: Sequence[Tensor],
     logit_scale: Tensor,
@@ -261,7 +261,7 @@ def train_small_clip(
         logits = model.logit_scale.exp() * image @ text.T
         return topics_loss(logits, torch.from_numpy(scenes.classes[rows]), topics)
 
-    descend(loss, list(model.parameters()), model.logit_scale, cfg.lr, cfg.updates, progress)
+    optimize(loss, list(model.parameters()), model.logit_scale, cfg.lr, cfg.updates, progress)
     return SmallClip(ImageTextEncoder(model, tokenizer, preprocessing, "small"), config, tokenizer)
 
 

@@ -23,10 +23,10 @@ from robotrl.rewards.vlm.scenes import CaptionedFrames
 from robotrl.rewards.vlm.small_clip import (
     SmallClip,
     SmallClipCfg,
-    descend,
     draw_frames,
     frame_groups,
     new_model,
+    optimize,
     topics_loss,
 )
 from robotrl.rewards.vlm.words import WholeWordTokenizer
@@ -79,7 +79,7 @@ def fit_text_tower(
     def loss() -> Tensor:
         rows = draw_frames(groups, BATCH, rng)
         wordings = [
-            thinned(one.train[rng.integers(len(one.train))], cfg.word_dropout, rng)
+            drop_words(one.train[rng.integers(len(one.train))], cfg.word_dropout, rng)
             for topic in topics
             for one in topic.classes
         ]
@@ -87,11 +87,11 @@ def fit_text_tower(
         logits = model.logit_scale.exp() * images[torch.from_numpy(rows)] @ text.T
         return topics_loss(logits, torch.from_numpy(scenes.classes[rows]), topics)
 
-    descend(loss, learning, model.logit_scale, cfg.lr, cfg.text_updates, progress)
+    optimize(loss, learning, model.logit_scale, cfg.lr, cfg.text_updates, progress)
     return SmallClip(ImageTextEncoder(model, tokenizer, image_tower.preprocessing, "small"), config, tokenizer)
 
 
-def thinned(sentence: str, share: float, rng: np.random.Generator) -> str:
+def drop_words(sentence: str, share: float, rng: np.random.Generator) -> str:
     """The sentence without each word with probability `share`; whole if none would be left."""
     words = words_in(sentence)
     kept = [word for word, left_out in zip(words, rng.random(len(words)) < share, strict=True) if not left_out]

@@ -16,7 +16,7 @@ from robotrl.rewards.vlm.encoder import WORDS_FILE, load_encoder
 from robotrl.rewards.vlm.pictures import picture_feed, warn_of_other_view
 from robotrl.rewards.vlm.scenes import CaptionedFrames
 from robotrl.rewards.vlm.small_clip import SmallClipCfg, train_small_clip
-from robotrl.rewards.vlm.text_tower import fit_text_tower, thinned
+from robotrl.rewards.vlm.text_tower import drop_words, fit_text_tower
 from robotrl.spec.captions import CaptionClass, CaptionTopic
 
 pytest.importorskip("open_clip")
@@ -94,13 +94,13 @@ def test_the_second_stage_alone_takes_the_image_tower_of_a_model(
 def test_each_word_of_a_sentence_is_left_out_as_often_as_asked() -> None:
     rng = np.random.default_rng(0)
     sentence = "a crash from behind is near"
-    found = [thinned(sentence, 0.3, rng).split() for _ in range(4000)]
+    found = [drop_words(sentence, 0.3, rng).split() for _ in range(4000)]
     for word in sentence.split():
         assert np.mean([word in words for words in found]) == pytest.approx(0.7, abs=0.03)
     assert all([word for word in sentence.split() if word in words] == words for words in found), "another order"
-    assert thinned(sentence, 0.0, rng) == sentence
+    assert drop_words(sentence, 0.0, rng) == sentence
     # of one word nothing would be left
-    assert {thinned("danger", 0.9, rng) for _ in range(50)} == {"danger"}
+    assert {drop_words("danger", 0.9, rng) for _ in range(50)} == {"danger"}
 
 
 def test_a_text_tower_reads_a_word_that_sentences_of_other_classes_lack() -> None:
