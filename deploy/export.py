@@ -7,12 +7,9 @@ least 1,000 recorded observations; if they differ by more than 1e-5 of the actio
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import time
-import warnings
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
@@ -47,6 +44,7 @@ from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, TickOutputs, check_golden, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
 from robotrl.peft.lora import merged
+from robotrl.run.onnx_graph import onnx_graph
 from robotrl.spec.actuation import Actuation
 from robotrl.transforms import torch_backend
 
@@ -163,7 +161,7 @@ def export(
         facts = scan(graph, schema.GRAPH_FILE)
         run = training or unknown_run(policy)
         guard = reflex or (source if isinstance(source, HasRisk) else None)
-        risk = None if guard is None else exported(guard, newest(policy.observation_spec, recorded), _exported)
+        risk = None if guard is None else exported(guard, newest(policy.observation_spec, recorded), onnx_graph)
         plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded, actuation, risk)
         unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
         session = GraphSession(graph, unsealed)
@@ -337,17 +335,6 @@ class _Graph(nn.Module):
         return out.actions, out.normalized_action
 
 
-@contextmanager
-def _quiet() -> Generator[None, None, None]:
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def _to_onnx(policy: HasDeploy) -> bytes:
     names, outputs = list(policy.observation_spec), ["actions", "raw_action"]
     module: nn.Module = _Graph(policy)
@@ -365,38 +352,7 @@ def _to_onnx(policy: HasDeploy) -> bytes:
     if clash or len(set(names) | set(outputs)) != len(names) + len(outputs):
         own = ", ".join(repr(name) for name in ("noise", MEMORY, *outputs))
         raise ConfigError(f"observation keys {list(policy.observation_spec)}: {own} are names of the graph's own")
-    return _exported(module, tuple(arrays), names, outputs)
-
-
-def _exported(module: nn.Module, arrays: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> bytes:
-    """ONNX file of a module, from example inputs and the names of inputs and outputs."""
-    with warnings.catch_warnings(), _quiet(), torch.no_grad():
-        # The exporter warns about its own internals and about torchvision, which we do not need.
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            module,
-            arrays,
-            input_names=inputs,
-            output_names=outputs,
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
-    if program is None:
-        raise CapabilityError(f"{type(module).__name__}: torch's ONNX exporter returned nothing")
-    model = program.model_proto
-    _forget_sources(model)
-    return model.SerializeToString()
-
-
-def _forget_sources(model: Any) -> None:
-    """Remove source information from the nodes: file names and lines of this machine should not be published."""
-    del model.metadata_props[:]
-    for part in (model.graph, *model.functions):
-        del part.metadata_props[:]
-        for found in (*part.node, *part.value_info):
-            del found.metadata_props[:]
-            found.doc_string = ""
+    return onnx_graph(module, tuple(arrays), names, outputs)
 
 
 def _parity(

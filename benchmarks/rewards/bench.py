@@ -26,6 +26,9 @@ REVISION = 3
 SEEN = 5
 """Revision of what sees pictures of roads. Raise it when pictures, captions or the training of the model change: cells
 and models are then made anew."""
+LEARNED = 6
+"""Revision of policies whose reward is not the sim's own; those that see pictures are of `SEEN`, too. Raise it, above
+`SEEN`, when such rewards change: up to 5, an arrival ended the value of rewards that do not see success."""
 CLIP, SERVICE = "clip", "service"
 STATE, CARL, ALIGNMENT = "state", "carl", "action-alignment"
 ARMS = {
@@ -38,7 +41,6 @@ ENV_STEPS, LONG_TIMES = 2_000_000, 3
 LONG = "-long"
 LONG_ARMS = {f"{arm}{LONG}": label for arm, label in ARMS.items()}
 """The same with three times the env steps, of three seeds each: collisions become rare only then."""
-SEEING = ("contrast", f"contrast{LONG}")
 BASELINES = {
     "goal-baseline": "the goal-baseline projection gives the desired speed (VLM-RM)",
     "lord": "distance from danger gives the desired speed (LORD)",
@@ -62,6 +64,8 @@ GUIDANCE = {
     "guidance-drive": "PPO on `bev/drive`",
 }
 """Learners with a teacher."""
+REWARDED = (STATE, f"{STATE}{LONG}", "contrast", f"contrast{LONG}", *BASELINES, LANGUAGE)
+"""Cells of revision `LEARNED`."""
 DIRECTIONS = ("ahead", "behind", "left", "right")
 SCORES = ("contrast", "contrast-mean", "goal-baseline", "lord", "threshold")
 """Methods whose score of a picture is judged."""
@@ -79,7 +83,7 @@ def cells(quick: bool) -> list[Cell]:
             seed,
             ("python", "-m", "benchmarks.rewards.cell", method, str(seed), OUT),
             "result.json",
-            SEEN if method in (CLIP, *BASELINES, *SEEING) else REVISION,
+            LEARNED if method in REWARDED else SEEN if method == CLIP else REVISION,
         )
         for method in methods
         for seed in (SEEDS[:1] if quick or method in (SERVICE, *BASELINES) else SEEDS)

@@ -95,7 +95,8 @@ def rewards_of(arm: str, model: Path) -> tuple[WeightedReward, ...]:
 
 
 def _state() -> WeightedReward:
-    return WeightedReward("function", 1.0, FunctionRewardCfg(f"{__name__}:{speed_and_lane.__name__}"))
+    target = f"{__name__}:{speed_and_lane.__name__}"
+    return WeightedReward("function", 1.0, FunctionRewardCfg(target, sees_success=False))
 
 
 def speed_and_lane(

@@ -83,6 +83,7 @@ class EpisodeSimilarity:
 
     fallback = 0.0
     end_at: float | None = None
+    sees_success = False
     obs_keys: tuple[str, ...] = ()
 
     def __init__(self, cfg: ScenePicturesCfg, scenes: SceneScores, goal: Tensor, num_envs: int, identity: str) -> None:

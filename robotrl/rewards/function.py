@@ -27,6 +27,10 @@ class FunctionRewardCfg:
 
     target: str = field(metadata=reads("module"))
     """The function as MODULE:FUNCTION, in an installed package or in the working directory."""
+    sees_success: bool = True
+    """Whether the function pays for success, or for an early end. Set it to False for one that only says how well a
+    step went, such as a speed: the end of an episode at a success then counts as truncated, and its value is
+    bootstrapped. Else rewards above 0 would pay a policy for not arriving."""
 
     def build(self, sim: VecSim, setup: RewardSetup) -> FunctionReward:
         """Build the source.
@@ -34,7 +38,7 @@ class FunctionRewardCfg:
         Raises:
             ConfigError: there is no such function, or its module cannot be imported.
         """
-        return FunctionReward(_function(self.target), self.target, sim.num_envs)
+        return FunctionReward(_function(self.target), self.target, sim.num_envs, self.sees_success)
 
 
 class FunctionReward(StatelessReward):
@@ -47,11 +51,13 @@ class FunctionReward(StatelessReward):
         function: see `RewardFunction`.
         name: its name, for errors.
         num_envs: N.
+        sees_success: see `RewardSource`.
     """
 
-    def __init__(self, function: RewardFunction, name: str, num_envs: int) -> None:
+    def __init__(self, function: RewardFunction, name: str, num_envs: int, sees_success: bool = True) -> None:
         self._function, self._name, self._num_envs = function, name, num_envs
-        self.identity = f"function:{name}"
+        self.sees_success = sees_success
+        self.identity = f"function:{name}" + ("" if sees_success else ":blind to success")
 
     def score(self, transition: SimTransition) -> Score:
         """See `RewardSource.score`.

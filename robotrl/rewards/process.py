@@ -61,6 +61,7 @@ class ProcessSource:
 
     fallback = 0.0
     end_at: float | None = None
+    sees_success = True
 
     def __init__(self, reward: ProcessReward, sim: VecSim, form: Form, gamma: float) -> None:
         if form not in FORMS:

@@ -59,6 +59,7 @@ class ProgressReward:
 
     fallback = 0.0
     end_at: float | None = None
+    sees_success = True
 
     def __init__(self, sim: VecSim, scale: float, form: Form, gamma: float) -> None:
         if not isinstance(sim, HasDistance):

@@ -53,7 +53,9 @@ class RewardedSim(WrappedSim):
             scores, seen = self.rewards.detected(transition)
             restarted = torch.nonzero(seen & ~step.terminated & ~step.truncated).squeeze(1)
             step = ended_by(step, transition.reached, seen)
-            transition = transition._replace(step=step)
+        elif not self.rewards.sees_success:
+            step = cut_at_success(step)
+        transition = transition._replace(step=step)
         reward, terms = self.rewards.score(transition, scores)
         info = {**step.info, "sim_reward": step.reward, **terms}
         if self.rewards.may_be_late:
@@ -118,6 +120,12 @@ class LateRewardedSim(RewardedSim):
         """See `HasLateRewards`."""
         if self._means is not None:
             self._means.lost += count
+
+
+def cut_at_success(step: Step) -> Step:
+    """Step whose episodes count as truncated, and are bootstrapped, where the sim ended them at a success."""
+    succeeded = step.terminated & step.info["success"]
+    return step._replace(terminated=step.terminated & ~succeeded, truncated=step.truncated | succeeded)
 
 
 def ended_by(step: Step, reached: Mapping[str, Tensor], seen: Tensor) -> Step:

@@ -100,6 +100,7 @@ class ActionRate:
 
     fallback = 0.0
     end_at: float | None = None
+    sees_success = False
     identity = "action-rate"
 
     def __init__(self, sim: VecSim) -> None:
@@ -131,6 +132,7 @@ class ActionRate:
 class ActionSize(StatelessReward):
     """Minus the mean square of the action, in parts of its largest magnitude."""
 
+    sees_success = False
     identity = "action-size"
 
     def __init__(self, sim: VecSim) -> None:
@@ -145,6 +147,7 @@ class ActionSize(StatelessReward):
 class Alive(StatelessReward):
     """1 unless the step ended the episode by a failure, then 0."""
 
+    sees_success = False
     identity = "alive"
 
     def score(self, transition: SimTransition) -> Score:

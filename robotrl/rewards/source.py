@@ -86,6 +86,10 @@ class RewardSource(Protocol):
     """Reward for an invalid score."""
     end_at: float | None
     """An episode ends, as at a success, when a valid score reaches this; None leaves all ends to the sim."""
+    sees_success: bool
+    """Whether scores are worth more where the episode succeeds, or an early end is worth something. Where no source of
+    a run sees success, the end of an episode at a success counts as truncated: the value of the state is bootstrapped.
+    Else a source of scores above 0 would pay a policy for not arriving."""
     identity: str
     """Text that differs between sources with different scores: weights, threshold, settings."""
 
@@ -199,6 +203,7 @@ class StatelessReward:
 
     fallback = 0.0
     end_at: float | None = None
+    sees_success = True
 
     def forget(self, envs: Tensor) -> None:
         """See `RewardSource.forget`."""

@@ -63,6 +63,7 @@ class SuccessReward:
     """
 
     fallback = 0.0
+    sees_success = True
 
     def __init__(
         self,

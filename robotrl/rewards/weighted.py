@@ -57,6 +57,11 @@ class WeightedRewards:
         """True if a source ends episodes."""
         return any(one.source.end_at is not None for one in self.sources)
 
+    @property
+    def sees_success(self) -> bool:
+        """True if a source sees that an episode succeeds."""
+        return any(one.source.sees_success for one in self.sources)
+
     def detected(self, transition: SimTransition) -> tuple[dict[str, Score], Tensor]:
         """Scores by name of the sources that end episodes, and the envs (N,) whose episodes they end."""
         scores: dict[str, Score] = {}

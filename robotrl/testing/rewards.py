@@ -68,6 +68,7 @@ class RecordingSource:
     def __init__(self, inner: RewardSource) -> None:
         self.inner = inner
         self.fallback, self.end_at, self.identity = inner.fallback, inner.end_at, inner.identity
+        self.sees_success = inner.sees_success
         self.forget, self.state, self.load = inner.forget, inner.state, inner.load
         self.steps: list[Recorded] = []
 

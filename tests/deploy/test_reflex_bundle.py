@@ -64,10 +64,10 @@ def critic_bytes(critic: RiskCritic) -> bytes:
 
 
 def policy_bytes(policy: Any) -> bytes:
-    from robotrl.deploy.export import _exported
     from robotrl.deploy.export_reflex import exported
+    from robotrl.run.onnx_graph import onnx_graph
 
-    return exported(policy, kit.recorded(), _exported).graph
+    return exported(policy, kit.recorded(), onnx_graph).graph
 
 
 def test_numpy_computes_a_critics_risk_as_torch_does() -> None:

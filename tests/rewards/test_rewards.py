@@ -24,7 +24,7 @@ from robotrl.registry import make_sim
 from robotrl.rewards.calibration import choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.labels import Labeled, join, label_dataset, label_episodes, replay, split
 from robotrl.rewards.recording import record_labeled
-from robotrl.rewards.relabel import RewardedSim, with_rewards
+from robotrl.rewards.relabel import RewardedSim, cut_at_success, with_rewards
 from robotrl.rewards.source import RewardSetup, Score, SimTransition, contribution
 from robotrl.rewards.stored import load_classifier, save_classifier
 from robotrl.rewards.success import SuccessReward, SuccessRewardCfg
@@ -361,6 +361,7 @@ class Beyond:
     steps: int = 1
     blind: tuple[int, ...] = ()
     end_at: float | None = None
+    sees_success: bool = True
 
     def build(self, sim: Any, setup: RewardSetup) -> BeyondSource:
         return BeyondSource(self, sim.num_envs)
@@ -370,7 +371,7 @@ class BeyondSource:
     fallback = -1.0
 
     def __init__(self, cfg: Beyond, num_envs: int) -> None:
-        self.cfg, self.end_at = cfg, cfg.end_at
+        self.cfg, self.end_at, self.sees_success = cfg, cfg.end_at, cfg.sees_success
         self.identity = f"{cfg.point}:{cfg.steps}"
         self.streak = torch.zeros(num_envs, dtype=torch.int64)
 
@@ -447,6 +448,28 @@ def test_the_observation_that_ends_an_episode_is_scored():
     assert step.info["success"].tolist() == [True, False]
     assert step.info["reward/r0"].tolist() == [1.0, 0.0]
     assert (step.info["reward_valid/r0"].tolist(), step.info["reward_age/r0"].tolist()) == ([True, True], [0, 0])
+
+
+@pytest.mark.parametrize("seeing", [(False,), (False, False), (True,), (False, True)])
+def test_a_success_that_no_source_sees_is_truncated(seeing: tuple[bool, ...]):
+    # env 0 reaches the goal, env 1 runs out of time, env 2 walks on
+    walk = queued(Walk(3, limit=1), [4, 0, 0, 0, 0])
+    sim = rewarded(walk, *(Beyond(1.9, sees_success=one) for one in seeing))
+    sim.reset()
+    step = sim.step(torch.ones(3, 1))
+    seen = any(seeing)
+    assert step.info["success"].tolist() == [True, False, False]
+    assert step.terminated.tolist() == [seen, False, False]
+    assert step.truncated.tolist() == [not seen, True, True]
+    assert step.final_ids.tolist() == [0, 1, 2] and step.final_obs["walk"][0].tolist() == [2.0, 1.0]
+
+
+def test_a_failure_ends_an_episode_whatever_the_sources_see():
+    walk = queued(Walk(2), [4, 0, 0, 0])
+    walk.reset()
+    step = walk.step(torch.ones(2, 1))  # env 0 reaches the goal
+    cut = cut_at_success(step._replace(terminated=torch.tensor([True, True])))
+    assert (cut.terminated.tolist(), cut.truncated.tolist()) == ([False, True], [True, False])
 
 
 def test_invalid_scores_give_the_fallback_and_end_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -70,6 +71,7 @@ def train_clip(argv: Sequence[str]) -> int:
     SIMS.check(args.sim)
     from robotrl.rewards.action_alignment import TEMPERATURE
     from robotrl.rewards.vlm.actions import action_margin
+    from robotrl.rewards.vlm.image_graph import image_graph
     from robotrl.rewards.vlm.scenes import check_captions, record_scenes
     from robotrl.rewards.vlm.small_clip import SmallClipCfg, class_scores, save_small_clip, train_small_clip
     from robotrl.rewards.vlm.text_tower import fit_text_tower
@@ -97,7 +99,7 @@ def train_clip(argv: Sequence[str]) -> int:
                     f"--{name} is {vars(args)[name]} beside --image-tower: expected it without, since it is a setting"
                     " of the first stage; --text-updates is that of the second"
                 )
-        image_tower, trained_s = _image_tower(args.image_tower, args.sim, camera, held_out)
+        image_tower, trained_s = _image_tower(args.image_tower, args.sim, options, camera, held_out)
     with fresh_folder("--out", args.out, inputs=[] if args.image_tower is None else [args.image_tower]):
         test_frames = max(args.frames // 4, 100)
         with track(args.frames + test_frames, "pictures", "frames") as bar:
@@ -130,7 +132,7 @@ def train_clip(argv: Sequence[str]) -> int:
             "auc": {f"{score.topic}/{score.name}": None if math.isnan(score.auc) else score.auc for score in scores},
             "actions": None if margin is None else margin._asdict(),
         }
-        save_small_clip(args.out, trained, about)
+        save_small_clip(args.out, trained, about, image_graph(trained.encoder.model.visual, (cfg.image_pixels,) * 2))
     where = f"the held-out scenarios {', '.join(held_out)}" if held_out else "held-out starts"
     print(f"{args.out}: trained on {len(scenes.pictures):,} pictures of camera {camera}")
     print(f"judged on {where}, in wordings that were not trained on:")
@@ -147,11 +149,14 @@ def train_clip(argv: Sequence[str]) -> int:
     return 0
 
 
-def _image_tower(path: Path, sim: str, camera: str, held_out: tuple[str, ...]) -> tuple[ImageTextEncoder, float]:
+def _image_tower(
+    path: Path, sim: str, options: dict[str, object], camera: str, held_out: tuple[str, ...]
+) -> tuple[ImageTextEncoder, float]:
     """Small model of a directory, and the seconds of its training.
 
     Raises:
-        ConfigError: it was trained on another sim or camera, or with other scenarios held out.
+        ConfigError: it was trained on another sim, with other options of it, on another camera, or with other scenarios
+            held out.
         DataError: it is no such model.
     """
     from robotrl.errors import DataError
@@ -161,9 +166,10 @@ def _image_tower(path: Path, sim: str, camera: str, held_out: tuple[str, ...]) -
     if not (path / WORDS_FILE).is_file():
         raise DataError(f"--image-tower is {path}: expected a directory of `robotrl reward train clip`")
     about = read_json(path / WORDS_FILE, "vocabulary", SCHEMA)
-    for name, here in (("sim", sim), ("camera", camera), ("held_out", list(held_out))):
-        if about.get(name) != here:
-            raise ConfigError(f"--image-tower is {path}, whose {name} is {about.get(name)!r}: expected {here!r}")
+    here = {"sim": sim, "options": options, "camera": camera, "held_out": held_out}
+    for name, value in json.loads(json.dumps(here)).items():  # as it is stored: tuples are lists
+        if about.get(name) != value:
+            raise ConfigError(f"--image-tower is {path}, whose {name} is {about.get(name)!r}: expected {value!r}")
     return load_encoder(str(path)), float(about["train_s"])
 
 

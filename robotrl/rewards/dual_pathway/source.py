@@ -88,6 +88,7 @@ class DualPathwayReward:
 
     fallback = FALLBACK
     end_at: float | None = None
+    sees_success = False
     obs_keys: tuple[str, ...] = ()
 
     def __init__(

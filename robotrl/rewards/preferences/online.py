@@ -57,6 +57,7 @@ class OnlinePreferences:
     """
 
     end_at: float | None = None
+    sees_success = True  # labeled segments run past the ends of episodes
 
     def __init__(self, cfg: PreferencesCfg, specs: dict[str, Spec], sim: VecSim) -> None:
         self._cfg, self._specs, self._action = cfg, specs, sim.action_spec

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from robotrl.errors import ConfigError, DataError, short, unknown
 from robotrl.policies.steered import weights_sha256
+from robotrl.rewards.vlm.image_graph import GRAPH_FILE, ImageTower, tower_of_graph
 from robotrl.rewards.vlm.words import WholeWordTokenizer
 from robotrl.utils.files import read_json
 
@@ -51,10 +52,16 @@ class ImageTextEncoder:
         tokenize: token ids (n, L) of n sentences.
         preprocessing: see `Preprocessing`.
         name: the name that it was loaded by.
+        tower: what computes the image tower; None: the model.
     """
 
     def __init__(
-        self, model: nn.Module, tokenize: Callable[[list[str]], Tensor], preprocessing: Preprocessing, name: str
+        self,
+        model: nn.Module,
+        tokenize: Callable[[list[str]], Tensor],
+        preprocessing: Preprocessing,
+        name: str,
+        tower: ImageTower | None = None,
     ) -> None:
         self.model: Any = model.eval().requires_grad_(False)
         self.name = name
@@ -62,6 +69,7 @@ class ImageTextEncoder:
         self.identity = hashlib.sha256(f"{weights_sha256(model)} {tuple(preprocessing)!r}".encode()).hexdigest()
         """Hexadecimal SHA-256 of weights and preprocessing."""
         self._tokenize = tokenize
+        self._tower: ImageTower = self.model.encode_image if tower is None else tower
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
 
@@ -69,7 +77,7 @@ class ImageTextEncoder:
     def images(self, pictures: Tensor) -> Tensor:
         """Unit vectors (n, D) float32 of pictures (n, height, width, 3) uint8."""
         parts = [
-            self.model.encode_image(prepared(part.to(self.device), self.preprocessing).to(self.dtype))
+            self._tower(prepared(part.to(self.device), self.preprocessing).to(self.dtype))
             for part in pictures.split(BATCH)
         ]
         return F.normalize(torch.cat(parts).float(), dim=-1)
@@ -183,8 +191,15 @@ def _of_words(name: str, path: Path, file: Path, device: str) -> ImageTextEncode
         raise DataError(f"vocabulary {file} has no words and longest: expected what `robotrl reward train clip` writes")
     tokenizer = WholeWordTokenizer(cast("list[str]", words), longest)
     encoder = _opened(name, f"{LOCAL}{path}", None, device, tokenizer)
-    if found.get("sha256") != content_digest(encoder, tokenizer):
+    graph = path / GRAPH_FILE
+    content = graph.read_bytes() if graph.is_file() else None
+    digest = None if content is None else hashlib.sha256(content).hexdigest()
+    if (found.get("sha256"), found.get("graph_sha256")) != (content_digest(encoder, tokenizer), digest):
         raise DataError(
-            f"model {name!r} was changed since it was trained: expected its own weights, config and {file.name}"
+            f"model {name!r} was changed since it was trained: expected its own weights, config, {file.name} and, if"
+            f" it had one, {GRAPH_FILE}"
         )
-    return encoder
+    if content is None or encoder.device.type != "cpu":
+        return encoder
+    tower = tower_of_graph(content, graph)
+    return ImageTextEncoder(encoder.model, tokenizer, encoder.preprocessing, name, tower)

@@ -8,6 +8,7 @@ with the true pairs instead of the diagonal).
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from robotrl.rewards.vlm.encoder import (
     content_digest,
     prepared,
 )
+from robotrl.rewards.vlm.image_graph import GRAPH_FILE
 from robotrl.rewards.vlm.scenes import CaptionedFrames
 from robotrl.rewards.vlm.words import WholeWordTokenizer
 from robotrl.run.tensors import write_weights
@@ -301,13 +303,14 @@ def class_scores(
     return out
 
 
-def save_small_clip(path: Path, trained: SmallClip, about: dict[str, Any]) -> None:
+def save_small_clip(path: Path, trained: SmallClip, about: dict[str, Any], graph: bytes | None = None) -> None:
     """Write a model in the layout of open_clip's local directories, with its vocabulary beside it.
 
     Args:
         path: an existing directory.
         trained: the model.
         about: JSON values to store with the vocabulary.
+        graph: ONNX file of its image tower, see `robotrl.rewards.vlm.image_graph`; None: scored by torch.
     """
     encoder, tokenizer = trained.encoder, trained.tokenizer
     preprocess = {
@@ -319,9 +322,12 @@ def save_small_clip(path: Path, trained: SmallClip, about: dict[str, Any]) -> No
     config = {"model_cfg": trained.config, "preprocess_cfg": preprocess}
     write_weights(path / WEIGHTS_FILE, {k: v.detach().contiguous() for k, v in encoder.model.state_dict().items()})
     replace_file(path / CONFIG_FILE, dump_json(config))
+    if graph is not None:
+        replace_file(path / GRAPH_FILE, graph)
     known = {
         "words": list(tokenizer.words),
         "longest": tokenizer.longest,
         "sha256": content_digest(encoder, tokenizer),
+        "graph_sha256": None if graph is None else hashlib.sha256(graph).hexdigest(),
     }
     replace_file(path / WORDS_FILE, dump_json({"schema_version": SCHEMA, **known, **about}))

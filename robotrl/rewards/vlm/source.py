@@ -127,6 +127,7 @@ class LanguageReward:
 
     fallback = FALLBACK
     end_at: float | None = None
+    sees_success = False
 
     def __init__(
         self,

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from robotrl.cli.main import main
+from robotrl.errors import DataError
 from robotrl.registry import make_sim
-from robotrl.rewards.vlm.encoder import WORDS_FILE, load_encoder
+from robotrl.rewards.vlm.encoder import WORDS_FILE, ImageTextEncoder, load_encoder
+from robotrl.rewards.vlm.image_graph import GRAPH_FILE, tower_of_graph
 from robotrl.rewards.vlm.pictures import picture_feed, warn_of_other_view
 from robotrl.rewards.vlm.scenes import CaptionedFrames
 from robotrl.rewards.vlm.small_clip import SmallClipCfg, train_small_clip
@@ -50,12 +52,32 @@ def test_a_model_is_trained_on_what_the_sim_says(
         warn_of_other_view(
             str(out), picture_feed(watched, others[0], 32, "reward.contrast.view"), "reward.contrast.view"
         )
+    check_graph(out)
     shown = capsys.readouterr().out
     if more:
         assert about["actions"]["frames"] > 0 and 0 <= about["actions"]["accuracy"] <= 1
         assert "actions, of " in shown
     else:
         assert about["actions"] is None
+
+
+def check_graph(model: Path) -> None:
+    """The image tower's graph gives the vectors of the model's weights, and belongs to them."""
+    loaded = load_encoder(str(model))
+    by_torch = ImageTextEncoder(loaded.model, lambda texts: torch.zeros(0), loaded.preprocessing, "torch")
+    for count in (1, 5, 70):  # part of a batch, and more than one
+        pictures = torch.randint(0, 255, (count, 32, 32, 3), dtype=torch.uint8)
+        assert torch.allclose(loaded.images(pictures), by_torch.images(pictures), atol=1e-4)
+    graph = model / GRAPH_FILE
+    content = graph.read_bytes()
+    assert str(Path.cwd()).encode() not in content
+    for changed in (content[:-1], content + b"x", None):
+        graph.unlink() if changed is None else graph.write_bytes(changed)
+        with pytest.raises(DataError, match=f"was changed since it was trained.*if it had one, {GRAPH_FILE}"):
+            load_encoder(str(model))
+    graph.write_bytes(content)
+    with pytest.raises(DataError, match="refuses it"):
+        tower_of_graph(content[:100], graph)
 
 
 def test_a_sim_without_captions_of_actions_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +102,7 @@ def test_the_second_stage_alone_takes_the_image_tower_of_a_model(
     capsys.readouterr()
     for wrong, says in (
         (["--camera", "flat_side"], "whose camera is 'flat_front': expected 'flat_side'"),
+        (["--sim.limit-s", "4"], "whose options is {}: expected {'limit_s': 4.0}"),
         (["--image-pixels", "64"], "has another size than image_pixels 64, width 16"),
         (["--updates", "2"], "--updates is 2 beside --image-tower: expected it without"),
         (["--batch", "8"], "--batch is 8 beside --image-tower"),
