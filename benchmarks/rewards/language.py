@@ -84,9 +84,7 @@ def arm_cfg(arm: str, model: Path, seed: int, out: Path, env_steps: int) -> Trai
     )
     if arm == "own":
         return cfg
-    # a score is 0 to 1 in each step, and success ends an episode: shifted, to end is better than to go on
-    algo = replace(cfg.algo, reward_shift=-1.0)
-    return replace(cfg, algo=algo, rewards=(WeightedReward("contrast", 1.0, language_cfg(model)),))
+    return replace(cfg, rewards=(WeightedReward("contrast", 1.0, language_cfg(model)),))
 
 
 def language_cfg(model: Path) -> ContrastCfg:
