@@ -33,7 +33,7 @@ MAX_SPEED_MPS = 10.0
 EVERY, MAX_AGE = 2, 1
 """Control steps of 0.3 s from one scored picture to the next, and for which a score stands."""
 QUANTILES = (0.05, 0.2)
-"""Of the first scores: four fifths of the scenes count as clear. Chosen at seed 100, which is none of the table's, after
+"""Of the first scores: four fifths of the scenes count as clear. Chosen at seed 100, which is none of the table's, with
 1 million env steps, from ends at 0.5 (a car that stands half of the time), 0.3 and 0.2."""
 
 
