@@ -40,6 +40,7 @@ class ShadowReport:
         bundle_id: the shadow's bundle.
         ticks: ticks in which both gave an action.
         refused: ticks in which the shadow gave none.
+        skipped: ticks in which it was not asked, since it was so slow that ticks would have been lost from the log.
         outside: ticks in which an action of the shadow was beyond the limits of robot and bundle.
         differences: by action element, in its unit.
     """
@@ -47,6 +48,7 @@ class ShadowReport:
     bundle_id: str
     ticks: int
     refused: int
+    skipped: int
     outside: int
     differences: dict[str, ElementDifference]
 
@@ -80,6 +82,7 @@ class Shadow:
         self._bundle_id = manifest.bundle_id
         self._differences: list[np.ndarray] = []
         self._refused = 0
+        self._skipped = 0
         self._outside = 0
         self._tick = -1
 
@@ -96,11 +99,10 @@ class Shadow:
         Args:
             tick: a tick of the control, later than that of the last call.
         """
-        passed, self._tick = tick.tick - self._tick, tick.tick
         if tick.mode != Mode.ACTIVE:
-            self._controller.skip(passed)
-            self._controller.drop()
+            self._pass(tick)
             return None
+        passed, self._tick = tick.tick - self._tick, tick.tick
         self._controller.skip(passed - 1)
         if len(tick.observation) != self._wiring.observation_size:
             self._refused += 1
@@ -121,6 +123,16 @@ class Shadow:
             self._differences.append(found - tick.policy)
         return found
 
+    def skip(self, tick: Tick) -> None:
+        """Pass a tick without an action, and drop the chunk, as at a bad tick; counted in the report."""
+        self._skipped += 1
+        self._pass(tick)
+
+    def _pass(self, tick: Tick) -> None:
+        passed, self._tick = tick.tick - self._tick, tick.tick
+        self._controller.skip(passed)
+        self._controller.drop()
+
     @property
     def report(self) -> ShadowReport:
         """The comparison so far."""
@@ -130,6 +142,7 @@ class Shadow:
             bundle_id=self._bundle_id,
             ticks=len(rows),
             refused=self._refused,
+            skipped=self._skipped,
             outside=self._outside,
             differences={name: _difference(rows[:, i]) for i, name in enumerate(self._names)},
         )

@@ -105,7 +105,9 @@ class Supervisor:
                 if kind == RecordKind.TICK:
                     self._take(record, state_id)
                 elif kind == RecordKind.END:
-                    report = EpisodeReport(state_id, bool(record.numbers[3]), self._ticks, self._ticks * self.period_s)
+                    # from the last tick's number: periods without a tick took their time, too
+                    periods = self._last.tick + 1 if self._ticks and self._last is not None else 0
+                    report = EpisodeReport(state_id, bool(record.numbers[3]), self._ticks, periods * self.period_s)
                     self.episodes.append(report)
                     self.writer.write(
                         [{"kind": "episode", "episode": serial, "state_id": state_id, "success": report.success}]
@@ -184,7 +186,8 @@ class Supervisor:
             # the wall clock is read here and not by the servo: late by a poll at most
             line["start_unix_ns"] = time.time_ns() - tick.deadline_ns - tick.lateness_ns - tick.busy_ns
         if self.shadow is not None:
-            action = self.shadow.act(tick)
+            # a slow shadow must not cost ticks of the log
+            action = self.shadow.skip(tick) if self.servo.link.records.is_filling else self.shadow.act(tick)
             line["shadow"] = None if action is None else numbers(action)
         self.writer.write([line])
 

@@ -90,6 +90,13 @@ class RecordRing:
             self._next += 1
             self.lost += 1
 
+    @property
+    def is_filling(self) -> bool:
+        """True if half of the ring or more was not read yet, so that a reader should hurry."""
+        half = self._next + self._slots // 2 - 1
+        (number,) = struct.unpack_from("<Q", self._memory, self._at(half))
+        return number >= half
+
     def _at(self, number: int) -> int:
         return self._offset + (number - 1) % self._slots * self._slot
 

@@ -97,6 +97,8 @@ def test_starts_limit_and_failure(bundle: Path) -> None:
     assert (episode.state_id, episode.success) == (7, False)
     assert episode.ticks + report.deadline_misses >= 5
     assert episode.ticks <= 5
+    # 50 Hz: a missed period between two ticks counts
+    assert 0.02 * episode.ticks - 1e-9 <= episode.duration_s <= 0.1 + 1e-9
 
 
 def test_another_robot_is_refused_before_it_moves(bundle: Path) -> None:

@@ -115,6 +115,24 @@ def test_a_ring_keeps_order_and_counts_what_it_lost() -> None:
         writer.write((0,) * NUMBERS, np.zeros(4, np.float32))
 
 
+def test_a_ring_that_is_half_full_says_so() -> None:
+    slots = slot_count(2)
+    memory = memoryview(bytearray(slots * slot_bytes(2)))
+    writer, reader = RecordRing(memory, 0, 2), RecordRing(memory, 0, 2)
+    for turn in range(3):  # also where it is written over
+        for i in range(slots // 2):
+            assert not reader.is_filling, (turn, i)
+            writer.write((i,) * NUMBERS, np.float32([1, 2]))
+        assert reader.is_filling
+        reader.read()
+        assert not reader.is_filling
+        while reader.read() is not None:
+            pass
+    for _ in range(2 * slots):
+        writer.write((0,) * NUMBERS, np.float32([1, 2]))
+    assert reader.is_filling, "overtaken"
+
+
 def test_a_record_that_is_damaged_is_not_accepted() -> None:
     memory = memoryview(bytearray(slot_count(2) * slot_bytes(2)))
     writer, reader = RecordRing(memory, 0, 2), RecordRing(memory, 0, 2)

@@ -55,5 +55,24 @@ def test_the_same_bundle_differs_by_nothing_when_ticks_are_missed_or_bad(flow: P
             assert found is not None and found.tolist() == wanted[tick].tolist(), tick
         else:
             assert shadow.act(at(tick, seen[tick], None, Mode.HOLD)) is None
-    assert (shadow.report.ticks, shadow.report.refused) == (4, 0)
+    assert (shadow.report.ticks, shadow.report.refused, shadow.report.skipped) == (4, 0, 0)
     assert all(one.max == 0 for one in shadow.report.differences.values())
+
+
+def test_after_a_skipped_tick_it_infers_anew(flow: Path) -> None:
+    control = Controller.load(flow, seed=3)
+    shadow = Shadow(flow, control.manifest, robot_info(Cart(0)), seed=3)
+    shadow.reset()
+    rng = np.random.default_rng(0)
+    seen = [rng.normal(size=5).astype(np.float32) for _ in range(4)]
+    obs = [{"state": flat[:4], "touch": flat[4:]} for flat in seen]
+    chunks = [control.infer(obs[tick], decision) for decision, tick in enumerate((0, 2))]
+    wanted = {0: chunks[0][0], 2: chunks[1][0], 3: chunks[1][1]}
+    for tick in range(4):
+        now = at(tick, seen[tick], wanted.get(tick, np.zeros(2, np.float32)))
+        if tick == 1:
+            assert shadow.skip(now) is None
+        else:
+            found = shadow.act(now)
+            assert found is not None and found.tolist() == wanted[tick].tolist(), tick
+    assert (shadow.report.ticks, shadow.report.skipped) == (3, 1)

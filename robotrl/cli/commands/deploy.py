@@ -140,6 +140,8 @@ def _print_shadow(shadow: ShadowReport) -> None:
     """Differences of each action element."""
     width = max(len(name) for name in shadow.differences)
     print(f"shadow {shadow.bundle_id[:12]}: {shadow.ticks} ticks compared, {shadow.refused} without its action,")
+    if shadow.skipped:
+        print(f"  {shadow.skipped} skipped, since it is slower than the control;")
     print(f"  {shadow.outside} beyond the limits; shadow minus policy:")
     print(f"  {'':{width}}       mean    |p50|    |p95|    |max|")
     for name, found in shadow.differences.items():
