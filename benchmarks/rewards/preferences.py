@@ -21,9 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from robotrl.cli.main import main
-from robotrl.datasets.layout import ACTION, observation_key
+from robotrl.datasets.merging import merge
 from robotrl.datasets.reader import Dataset, read_dataset
-from robotrl.datasets.writer import DatasetWriter
 from robotrl.errors import RobotrlError
 from robotrl.fn.progress.metrics import rank_correlation
 from robotrl.rewards.network import RewardNetCfg
@@ -171,33 +170,6 @@ def recorded(family: Family, out: Path, seed: int) -> Dataset:
             parts.append(read_dataset(part))
         merge(parts, path)
     return read_dataset(path)
-
-
-def merge(parts: Sequence[Dataset], out: Path) -> None:
-    """Write the episodes of several datasets of one sim as one."""
-    first = parts[0]
-    assert first.observation_spec is not None and first.action_spec is not None
-    with DatasetWriter(
-        out,
-        fps=round(first.fps),
-        observation_spec=first.observation_spec,
-        action_spec=first.action_spec,
-        robot_type=first.robot_type,
-        provenance=first.provenance,
-    ) as writer:
-        for part in parts:
-            for episode in range(part.num_episodes):
-                rows = slice(int(part.offsets[episode]), int(part.offsets[episode + 1]))
-                writer.add_episode(
-                    {key: part.frames(observation_key(key))[rows] for key in first.observation_spec},
-                    part.frames(ACTION)[rows],
-                    part.frames("next.reward")[rows],
-                    success=bool(part.episodes["success"][episode]),
-                    truncated=bool(part.frames("next.truncated")[rows][-1]),
-                    task=part.tasks[0],
-                    extra={"state_id": int(part.episodes["state_id"][episode])},
-                )
-        writer.finish()
 
 
 def settings(family: Family, form: Form, truth: Truth, labels: int, seed: int) -> OfflinePreferencesCfg:

@@ -80,6 +80,8 @@ TRAFFIC_ACTIONS = {
 }
 """Likewise of `robotrl traffic`."""
 
+DATASET_ACTIONS = {"merge": ("dataset", "MergeArgs")}
+"""Likewise of `robotrl dataset`."""
 NEW_KINDS = {"robot": ("new", "NewRobotArgs"), "limits": ("new", "NewLimitsArgs")}
 """Likewise of `robotrl new`."""
 
@@ -150,7 +152,13 @@ def _arguments(command: str, module: str, typed: Sequence[str]) -> tuple[dict[st
     """Flags of a command, and values of its next positional argument where they can be listed."""
     if command == "train":
         return _of_training(typed)
-    tables = {"reward": ACTIONS, "driving-log": LOG_ACTIONS, "traffic": TRAFFIC_ACTIONS, "new": NEW_KINDS}
+    tables = {
+        "reward": ACTIONS,
+        "dataset": DATASET_ACTIONS,
+        "driving-log": LOG_ACTIONS,
+        "traffic": TRAFFIC_ACTIONS,
+        "new": NEW_KINDS,
+    }
     actions = tables.get(command)
     if actions is not None:
         if not typed or typed[0] not in actions:

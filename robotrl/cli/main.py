@@ -35,6 +35,7 @@ class CommandRow(NamedTuple):
 COMMANDS = {
     "quickstart": CommandRow("quickstart", "do it all once: demonstrations, cloning, fine-tuning, export, control"),
     "demos": CommandRow("demos", "record demonstrations of a sim's scripted expert as a dataset"),
+    "dataset": CommandRow("dataset", "write several datasets of one robot as one"),
     "driving-log": CommandRow("driving_log", "record a driving log, in which bev/warp drives"),
     "train": CommandRow("train", "train a preset, or resume a run"),
     "eval": CommandRow("eval", "success of a run, checkpoint or bundle on numbered starts"),

@@ -15,9 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from robotrl.cli.commands import driving_log, new, preference_reward, process_reward, reward, traffic
+from robotrl.cli.commands import dataset, driving_log, new, preference_reward, process_reward, reward, traffic
 from robotrl.cli.commands.sim_flags import parse_options
-from robotrl.cli.completion import ACTIONS, LOG_ACTIONS, NEW_KINDS, SCRIPTS, TRAFFIC_ACTIONS, candidates
+from robotrl.cli.completion import (
+    ACTIONS,
+    DATASET_ACTIONS,
+    LOG_ACTIONS,
+    NEW_KINDS,
+    SCRIPTS,
+    TRAFFIC_ACTIONS,
+    candidates,
+)
 from robotrl.cli.main import COMMANDS, main
 from robotrl.cli.sim_fields import sim_fields
 from robotrl.registry import PRESETS, SIMS, sim_options
@@ -144,7 +152,7 @@ def test_options_of_a_sim_are_those_that_its_parser_knows(name, monkeypatch):
 
 def test_each_command_completes_all_its_flags():
     """Flags are those that the command's own parser lists in its help."""
-    for command in sorted(set(COMMANDS) - {"train", "reward", "driving-log", "traffic", "new"}):
+    for command in sorted(set(COMMANDS) - {"train", "reward", "dataset", "driving-log", "traffic", "new"}):
         page = io.StringIO()
         with contextlib.redirect_stdout(page), pytest.raises(SystemExit):
             main([command, "--help"])
@@ -168,6 +176,12 @@ def test_actions_of_driving_logs_are_all_there():
     assert all(module == "driving_log" and fields(vars(driving_log)[name]) for module, name in LOG_ACTIONS.values())
     assert candidates(["driving-log", ""], TABLE) == ["nuplan", "record", "waymo"]
     assert "--clip-s" in candidates(["driving-log", "nuplan", "--c"], TABLE)
+
+
+def test_actions_of_datasets_are_all_there():
+    assert tuple(DATASET_ACTIONS) == dataset.ACTIONS
+    assert all(module == "dataset" and fields(vars(dataset)[name]) for module, name in DATASET_ACTIONS.values())
+    assert candidates(["dataset", "merge", "--o"], TABLE) == ["--out"]
 
 
 def test_actions_of_traffic_are_all_there():

@@ -239,7 +239,7 @@ def subject(words: list[str]) -> tuple[str, ...]:
         return "reward", "train", words[2]
     if words[0] == "reward" and len(words) > 1 and not words[1].startswith("-"):
         return words[0], words[1], *chosen("--reward", words)
-    if words[0] in ("driving-log", "new", "traffic") and len(words) > 1:
+    if words[0] in ("dataset", "driving-log", "new", "traffic") and len(words) > 1:
         return words[0], words[1]
     if words[0] != "train":
         return (words[0],)

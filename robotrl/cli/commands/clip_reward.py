@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder
 from robotrl.cli.commands.parsing import at_least, check_seed
 from robotrl.cli.commands.sim_flags import parse_with_sim
+from robotrl.cli.outputs import fresh_folder
 from robotrl.errors import ConfigError, unknown
 from robotrl.registry import SIMS, make_sim, sim_options
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from robotrl.cli.commands.outputs import writable
 from robotrl.cli.commands.parsing import parse
+from robotrl.cli.outputs import writable
 from robotrl.errors import ConfigError
 
 

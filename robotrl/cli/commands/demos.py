@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder
 from robotrl.cli.commands.parsing import at_least, check_seed
 from robotrl.cli.commands.sim_flags import parse_with_sim
+from robotrl.cli.outputs import fresh_folder
 from robotrl.errors import ConfigError
 from robotrl.registry import SIMS, sim_options
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder
 from robotrl.cli.commands.parsing import at_least, check_seed, parse
 from robotrl.cli.commands.sim_flags import parse_with_sim
+from robotrl.cli.outputs import fresh_folder
 from robotrl.errors import CapabilityError, unknown
 from robotrl.registry import SIMS, make_sim, sim_options
 from robotrl.spec import Split

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from robotrl.cli.commands.outputs import writable
 from robotrl.cli.commands.parsing import at_least, check_seed
 from robotrl.cli.commands.sim_flags import SimName, parse_with_sim
+from robotrl.cli.outputs import writable
 from robotrl.errors import ConfigError
 from robotrl.registry import sim_options
 from robotrl.spec import Split

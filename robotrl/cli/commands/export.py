@@ -9,8 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder
 from robotrl.cli.commands.parsing import at_least, parse
+from robotrl.cli.outputs import fresh_folder
 
 
 @dataclass(frozen=True)

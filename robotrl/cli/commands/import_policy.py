@@ -10,9 +10,9 @@ from typing import Annotated
 
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder
 from robotrl.cli.commands.parsing import at_least
 from robotrl.cli.commands.sim_flags import parse_with_sim
+from robotrl.cli.outputs import fresh_folder
 from robotrl.errors import ConfigError
 from robotrl.importers.layouts import BACKBONES, Layout
 from robotrl.registry import make_sim, sim_options

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder, writable
 from robotrl.cli.commands.parsing import parse
+from robotrl.cli.outputs import fresh_folder, writable
 from robotrl.errors import ConfigError, unknown
 
 USAGE = """usage: robotrl new KIND [options]

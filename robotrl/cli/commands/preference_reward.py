@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder
 from robotrl.cli.commands.parsing import check_seed, parse
+from robotrl.cli.outputs import fresh_folder
 from robotrl.errors import check_number
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder, writable
 from robotrl.cli.commands.parsing import check_seed, parse
+from robotrl.cli.outputs import fresh_folder, writable
 from robotrl.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from robotrl.cli.commands.outputs import makeable
 from robotrl.cli.commands.parsing import check_seed, parse
+from robotrl.cli.outputs import makeable
 
 
 @dataclass(frozen=True)

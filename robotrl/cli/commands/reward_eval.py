@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from robotrl.cli.commands.outputs import writable
 from robotrl.cli.commands.parsing import at_least, check_seed
 from robotrl.cli.commands.sim_flags import options_at, parse_with_sim
+from robotrl.cli.outputs import writable
 from robotrl.errors import ConfigError, out_of_range
 from robotrl.registry import SIMS
 from robotrl.spec import Split

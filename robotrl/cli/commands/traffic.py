@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from robotrl.cli.commands.outputs import fresh_folder
 from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.cli.outputs import fresh_folder
 from robotrl.errors import ConfigError, unknown
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from robotrl.cli.commands.outputs import writable
 from robotrl.cli.commands.parsing import at_least, check_seed
 from robotrl.cli.commands.sim_flags import SimName, options_at, parse_with_sim
+from robotrl.cli.outputs import writable
 from robotrl.errors import ConfigError
 from robotrl.spec import Split
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robotrl.datasets.merging import stated_specs
 from robotrl.datasets.reader import Dataset
-from robotrl.errors import DataError, check_at_least, check_count, unknown
+from robotrl.errors import check_at_least, check_count, unknown
 from robotrl.rewards.grading import origin
 from robotrl.rewards.preferences.clips import dataset_clips
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
@@ -107,18 +108,6 @@ def observed(dataset: Dataset, keys: tuple[str, ...]) -> dict[str, Spec]:
             raise unknown("keys", key, specs)
     hidden = () if keys else origin(dataset).privileged
     return {key: spec for key, spec in specs.items() if key in keys or (not keys and key not in hidden)}
-
-
-def stated_specs(dataset: Dataset) -> tuple[dict[str, Spec], Spec]:
-    """Specs of the observations and of the action of a dataset.
-
-    Raises:
-        DataError: the dataset states none.
-    """
-    specs, action = dataset.observation_spec, dataset.action_spec
-    if specs is None or action is None:
-        raise DataError(f"dataset {dataset.root} does not state its observations and units: expected one of robotrl's")
-    return specs, action
 
 
 def label_pairs(dataset: Dataset, specs: dict[str, Spec], cfg: OfflinePreferencesCfg) -> AnsweredDataset:

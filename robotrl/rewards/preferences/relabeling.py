@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robotrl.datasets.layout import ACTION, observation_key
+from robotrl.datasets.merging import copy_episodes, own_columns, stated_specs
 from robotrl.datasets.reader import Dataset
 from robotrl.datasets.writer import DatasetWriter
 from robotrl.errors import ConfigError
 from robotrl.rewards.preferences.ensemble import LearnedPreferences
-from robotrl.rewards.preferences.offline import stated_specs
 from robotrl.rewards.preferences.segments import dataset_pool
 from robotrl.utils.progress import track
 
@@ -51,9 +50,6 @@ def write_relabeled(dataset: Dataset, rewards: NDArray[np.float32], out: Path, n
         DataError: it states no specs, or the disk is full.
     """
     specs, action = stated_specs(dataset)
-    own = {"length", "success", "tasks", "episode_index", "dataset_from_index", "dataset_to_index"}
-    extra = [name for name in dataset.episodes if name not in own and "/" not in name]
-    task = dataset.frames("task_index")
     with (
         DatasetWriter(
             out,
@@ -65,21 +61,5 @@ def write_relabeled(dataset: Dataset, rewards: NDArray[np.float32], out: Path, n
         ) as writer,
         track(dataset.num_episodes, "writing", "episodes") as bar,
     ):
-        for episode in range(dataset.num_episodes):
-            first, end = int(dataset.offsets[episode]), int(dataset.offsets[episode + 1])
-            columns = {key: dataset.frames(observation_key(key))[first:end] for key in specs}
-            writer.add_episode(
-                columns,
-                dataset.frames(ACTION)[first:end],
-                rewards[first:end],
-                success=bool(dataset.episodes["success"][episode]),
-                truncated=bool(dataset.frames("next.truncated")[end - 1]),
-                task=dataset.tasks[int(task[first])],
-                extra={name: _plain(dataset.episodes[name][episode]) for name in extra},
-            )
-            bar.advance()
+        copy_episodes(dataset, writer, own_columns(dataset), rewards, bar.advance)
         writer.finish()
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
