@@ -132,7 +132,8 @@ def train_clip(argv: Sequence[str]) -> int:
             "auc": {f"{score.topic}/{score.name}": None if math.isnan(score.auc) else score.auc for score in scores},
             "actions": None if margin is None else margin._asdict(),
         }
-        save_small_clip(args.out, trained, about, image_graph(trained.encoder.model.visual, (cfg.image_pixels,) * 2))
+        graph = image_graph(trained.encoder.model.visual, cfg.image_pixels, cfg.image_pixels)
+        save_small_clip(args.out, trained, about, graph)
     where = f"the held-out scenarios {', '.join(held_out)}" if held_out else "held-out starts"
     print(f"{args.out}: trained on {len(scenes.pictures):,} pictures of camera {camera}")
     print(f"judged on {where}, in wordings that were not trained on:")

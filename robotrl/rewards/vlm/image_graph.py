@@ -19,14 +19,15 @@ ImageTower = Callable[[Tensor], Tensor]
 """Normalized images (n, 3, h, w) float32 to vectors (n, D) float32."""
 
 
-def image_graph(visual: Any, size: tuple[int, int]) -> bytes:
+def image_graph(visual: Any, height: int, width: int) -> bytes:
     """ONNX file of an image tower of open_clip, for any number of images.
 
     Args:
         visual: the tower, in evaluation mode, on the CPU.
-        size: height and width of its images, pixels.
+        height: height of its images, pixels.
+        width: width of its images, pixels.
     """
-    return onnx_graph(visual, (torch.zeros(2, 3, *size),), [IMAGES], [VECTORS], any_count=True)
+    return onnx_graph(visual, (torch.zeros(2, 3, height, width),), [IMAGES], [VECTORS], any_count=True)
 
 
 def tower_of_graph(graph: bytes, file: Path) -> ImageTower:
