@@ -27,6 +27,8 @@ class Merged(NamedTuple):
     frames: int
     left_out: tuple[str, ...]
     """Columns of the episodes table that not all datasets have."""
+    differing: tuple[str, ...]
+    """Parts of the provenance in which they differ, such as `sim_options`, which may change the reward."""
 
 
 def merge(parts: Sequence[Dataset], out: Path, progress: Callable[[], None] | None = None) -> Merged:
@@ -44,17 +46,11 @@ def merge(parts: Sequence[Dataset], out: Path, progress: Callable[[], None] | No
         ConfigError: fewer than two, one of them twice, or they differ in rate, robot, observations or action.
         DataError: one of them states no specs, or the disk is full.
     """
-    if len(parts) < 2:
-        raise ConfigError(f"{len(parts)} dataset to merge: expected two or more")
+    check_parts(parts)
     first = parts[0]
     specs, action = stated_specs(first)
-    for number, part in enumerate(parts):
-        check_copied(part)
-        if part.root.resolve() in [other.root.resolve() for other in parts[:number]]:
-            raise ConfigError(f"dataset {part.root} is named twice: expected each once")
-        _check_alike(part, first)
     columns = [own_columns(part) for part in parts]
-    common = [name for name in columns[0] if all(name in some for some in columns)]
+    common = _common_columns(parts)
     stated = [part.provenance for part in parts]
     alike = {key: value for key, value in stated[0].items() if all(one.get(key) == value for one in stated)}
     listed = [{"name": part.root.name, "episodes": part.num_episodes, **part.provenance} for part in parts]
@@ -70,7 +66,9 @@ def merge(parts: Sequence[Dataset], out: Path, progress: Callable[[], None] | No
             copy_episodes(part, writer, common, progress=progress)
         writer.finish()
     left_out = sorted({name for some in columns for name in some} - set(common))
-    return Merged(out, sum(x.num_episodes for x in parts), sum(x.num_frames for x in parts), tuple(left_out))
+    differing = sorted({key for one in stated for key in one} - set(alike))
+    episodes, frames = sum(x.num_episodes for x in parts), sum(x.num_frames for x in parts)
+    return Merged(out, episodes, frames, tuple(left_out), tuple(differing))
 
 
 def copy_episodes(
@@ -142,6 +140,35 @@ def check_copied(dataset: Dataset) -> None:
         )
 
 
+def check_parts(parts: Sequence[Dataset]) -> None:
+    """Check that datasets can be merged.
+
+    Raises:
+        CapabilityError, ConfigError, DataError: see `merge`.
+    """
+    if len(parts) < 2:
+        raise ConfigError(f"{len(parts)} dataset to merge: expected two or more")
+    first = parts[0]
+    for number, part in enumerate(parts):
+        check_copied(part)
+        if part.root.resolve() in [other.root.resolve() for other in parts[:number]]:
+            raise ConfigError(f"dataset {part.root} is named twice: expected each once")
+        _check_alike(part, first)
+    for name in _common_columns(parts):
+        wanted = _type_name(first.episodes[name])
+        for part in parts:
+            if (found := _type_name(part.episodes[name])) != wanted:
+                raise ConfigError(
+                    f"dataset {part.root}: column {name!r} of its episodes is {found}: expected {wanted} as of"
+                    f" {first.root}"
+                )
+
+
+def _common_columns(parts: Sequence[Dataset]) -> list[str]:
+    """Columns of the episodes table that all have, of `own_columns`."""
+    return [name for name in own_columns(parts[0]) if all(name in own_columns(part) for part in parts)]
+
+
 def _check_alike(part: Dataset, first: Dataset) -> None:
     """Check that a dataset is of the same robot as the first one.
 
@@ -168,6 +195,10 @@ def _check_alike(part: Dataset, first: Dataset) -> None:
                 f"dataset {part.root}: {where} {short(repr(differing[0]))}: expected {short(repr(differing[1]))} as of"
                 f" {first.root}"
             )
+
+
+def _type_name(column: np.ndarray) -> str:
+    return "text" if column.dtype.kind in "OU" else column.dtype.name
 
 
 def _plain(value: Any) -> Any:

@@ -28,7 +28,7 @@ class FunctionRewardCfg:
     target: str = field(metadata=reads("module"))
     """The function as MODULE:FUNCTION, in an installed package or in the working directory."""
     sees_success: bool = True
-    """Whether the function pays for success, or for an early end. Set it to False for one that only says how well a
+    """True for a function that pays for success, or for an early end. Set it to False for one that only says how well a
     step went, such as a speed: the end of an episode at a success then counts as truncated, and its value is
     bootstrapped. Else rewards above 0 would pay a policy for not arriving."""
 

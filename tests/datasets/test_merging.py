@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ def test_all_frames_and_outcomes_are_kept_in_order(tmp_path: Path) -> None:
     ]
     seen: list[None] = []
     merged = merge(parts, tmp_path / "all", lambda: seen.append(None))
-    assert (merged.episodes, merged.frames, merged.left_out) == (5, 16, ())
+    assert (merged.episodes, merged.frames, merged.left_out, merged.differing) == (5, 16, (), ())
     assert len(seen) == 5
     found = read_dataset(tmp_path / "all")
     assert found.verified
@@ -59,6 +58,7 @@ def test_what_not_all_state_is_left_out_and_named(tmp_path: Path) -> None:
     two = written(tmp_path / "two", (3,), {"state_id": 4, "driver": "x"}, provenance={"sim": "a", "seed": 2})
     merged = merge([read_dataset(one), read_dataset(two)], tmp_path / "all")
     assert merged.left_out == ("driver", "mode")
+    assert merged.differing == ("seed",)
     found = read_dataset(tmp_path / "all")
     assert found.episodes["state_id"].tolist() == [3, 3, 4]
     assert "mode" not in found.episodes
@@ -93,6 +93,9 @@ def test_datasets_that_differ_are_refused_by_name(tmp_path: Path) -> None:
             out.finish()
         with pytest.raises(ConfigError, match=says):
             merge([first, read_dataset(root)], tmp_path / "all")
+    other = written(tmp_path / "text", (2,), {"state_id": "three", "mode": "left"})
+    with pytest.raises(ConfigError, match=r"text: column 'state_id' of its episodes is text: expected int64 as of"):
+        merge([first, read_dataset(other)], tmp_path / "all")
     with pytest.raises(ConfigError, match="1 dataset to merge: expected two or more"):
         merge([first], tmp_path / "all")
     with pytest.raises(ConfigError, match="first is named twice"):
@@ -103,8 +106,8 @@ def test_datasets_that_differ_are_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "all").exists()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="videos need the extra video (PyAV)")
 def test_videos_are_not_encoded_twice(tmp_path: Path) -> None:
+    pytest.importorskip("av", reason="could not import 'av': wheels of PyAV exist for common platforms only")
     from tests.kits.video_kit import write_pictures
 
     write_pictures(tmp_path / "seen", pictures="video")
@@ -119,7 +122,8 @@ def test_a_clone_learns_from_two_modes(tmp_path: Path, capsys: pytest.CaptureFix
         assert main([*command, "--seed", str(seed)]) == 0
     both = [str(tmp_path / "clockwise"), str(tmp_path / "anticlockwise")]
     assert main(["dataset", "merge", *both, "--out", str(tmp_path / "mixed")]) == 0
-    assert "6 episodes" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "6 episodes" in shown and "they differ in expert, seed: see `merged` in" in shown
     learn = ["--algo", "bc", "--algo.updates", "4", "--algo.updates-per-iteration", "2", "--evaluation.episodes", "2"]
     small = ["--policy", "gaussian", "--policy.hidden", "8", "--dataset", str(tmp_path / "mixed")]
     assert main(["train", "--sim", "mujoco/reach", *learn, *small, "--run-dir", str(tmp_path / "run")]) == 0

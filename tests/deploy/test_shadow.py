@@ -39,15 +39,20 @@ def at(number: int, flat: np.ndarray, policy: np.ndarray | None, mode: Mode = Mo
     return Tick(tick=number, observation=flat, policy=policy, sent=sent, mode=int(mode), **facts)
 
 
-def test_the_same_bundle_differs_by_nothing_when_ticks_are_missed_or_bad(flow: Path) -> None:
-    """Chunks of two actions: tick 1 is missed, tick 3 is bad in the middle of a chunk."""
+def begun(flow: Path, ticks: int, asked: tuple[int, ...]) -> tuple[Shadow, list[np.ndarray], list[np.ndarray]]:
+    """A shadow of the bundle itself, flat observations of some ticks, and the chunks inferred at those asked."""
     control = Controller.load(flow, seed=3)
     shadow = Shadow(flow, control.manifest, robot_info(Cart(0)), seed=3)
     shadow.reset()
     rng = np.random.default_rng(0)
-    seen = [rng.normal(size=5).astype(np.float32) for _ in range(6)]
+    seen = [rng.normal(size=5).astype(np.float32) for _ in range(ticks)]
     obs = [{"state": flat[:4], "touch": flat[4:]} for flat in seen]
-    chunks = [control.infer(obs[tick], decision) for decision, tick in enumerate((0, 2, 4))]
+    return shadow, seen, [control.infer(obs[tick], decision) for decision, tick in enumerate(asked)]
+
+
+def test_the_same_bundle_differs_by_nothing_when_ticks_are_missed_or_bad(flow: Path) -> None:
+    """Chunks of two actions: tick 1 is missed, tick 3 is bad in the middle of a chunk."""
+    shadow, seen, chunks = begun(flow, 6, (0, 2, 4))
     wanted = {0: chunks[0][0], 2: chunks[1][0], 4: chunks[2][0], 5: chunks[2][1]}
     for tick in (0, 2, 3, 4, 5):
         if tick in wanted:
@@ -60,13 +65,7 @@ def test_the_same_bundle_differs_by_nothing_when_ticks_are_missed_or_bad(flow: P
 
 
 def test_after_a_skipped_tick_it_infers_anew(flow: Path) -> None:
-    control = Controller.load(flow, seed=3)
-    shadow = Shadow(flow, control.manifest, robot_info(Cart(0)), seed=3)
-    shadow.reset()
-    rng = np.random.default_rng(0)
-    seen = [rng.normal(size=5).astype(np.float32) for _ in range(4)]
-    obs = [{"state": flat[:4], "touch": flat[4:]} for flat in seen]
-    chunks = [control.infer(obs[tick], decision) for decision, tick in enumerate((0, 2))]
+    shadow, seen, chunks = begun(flow, 4, (0, 2))
     wanted = {0: chunks[0][0], 2: chunks[1][0], 3: chunks[1][1]}
     for tick in range(4):
         now = at(tick, seen[tick], wanted.get(tick, np.zeros(2, np.float32)))

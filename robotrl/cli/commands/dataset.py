@@ -9,9 +9,8 @@ from typing import Annotated
 
 import tyro
 
-from robotrl.cli.commands.parsing import parse
+from robotrl.cli.commands.parsing import parse, run_action
 from robotrl.cli.outputs import fresh_folder
-from robotrl.errors import unknown
 
 USAGE = """usage: robotrl dataset ACTION [options]
 
@@ -33,21 +32,24 @@ class MergeArgs:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0
-    if argv[0] not in ACTIONS:
-        raise unknown("action", argv[0], ACTIONS)
-    args = parse(MergeArgs, "robotrl dataset merge", argv[1:])
-    from robotrl.datasets.merging import merge
+    return run_action(argv, USAGE, {"merge": _merge})
+
+
+def _merge(argv: Sequence[str]) -> int:
+    args = parse(MergeArgs, "robotrl dataset merge", argv)
+    from robotrl.datasets.layout import MANIFEST
+    from robotrl.datasets.merging import check_parts, merge
     from robotrl.datasets.reader import read_dataset
     from robotrl.utils.progress import track
 
     with fresh_folder("--out", args.out, inputs=args.datasets):
         parts = [read_dataset(path) for path in args.datasets]
+        check_parts(parts)  # before a bar is shown
         with track(sum(part.num_episodes for part in parts), "writing", "episodes") as bar:
             merged = merge(parts, args.out, bar.advance)
     print(f"{merged.path}: {merged.episodes:,} episodes, {merged.frames:,} frames of {len(parts)} datasets")
     if merged.left_out:
         print(f"left out: {', '.join(merged.left_out)}, which not all of them state of their episodes")
+    if merged.differing:
+        print(f"they differ in {', '.join(merged.differing)}: see `merged` in {merged.path / MANIFEST}")
     return 0

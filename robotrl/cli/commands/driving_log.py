@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.cli.commands.parsing import at_least, check_seed, parse, run_action
 from robotrl.cli.commands.sim_flags import parse_with_sim
 from robotrl.cli.outputs import fresh_folder
-from robotrl.errors import CapabilityError, unknown
+from robotrl.errors import CapabilityError
 from robotrl.registry import SIMS, make_sim, sim_options
 from robotrl.spec import Split
 
@@ -91,13 +91,8 @@ class WaymoArgs:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0
-    if argv[0] not in ACTIONS:
-        raise unknown("action", argv[0], ACTIONS)
     actions = {"record": _record, "nuplan": _nuplan, "waymo": _waymo}
-    return actions[argv[0]](argv[1:])
+    return run_action(argv, USAGE, actions)
 
 
 def _record(argv: Sequence[str]) -> int:

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import tyro
 
-from robotrl.cli.commands.parsing import parse
+from robotrl.cli.commands.parsing import parse, run_action
 from robotrl.cli.outputs import fresh_folder, writable
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import ConfigError
 
 USAGE = """usage: robotrl new KIND [options]
 
@@ -45,12 +45,7 @@ class NewLimitsArgs:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0
-    if argv[0] not in KINDS:
-        raise unknown("kind", argv[0], KINDS)
-    return {"robot": _robot, "limits": _limits}[argv[0]](argv[1:])
+    return run_action(argv, USAGE, {"robot": _robot, "limits": _limits}, "kind")
 
 
 def _robot(argv: Sequence[str]) -> int:

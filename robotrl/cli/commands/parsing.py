@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from robotrl.errors import ConfigError, nearest, out_of_range
+from robotrl.errors import ConfigError, nearest, out_of_range, unknown
 from robotrl.spec.json_fields import LARGEST_INT, counted_iterations, renamed_field, renamed_value
 
 T = TypeVar("T")
@@ -129,6 +129,28 @@ def _unknown(options: Sequence[str], known: Sequence[str]) -> str:
     close = nearest(options[0], [name for name in known if name not in (*options, "--help")])
     hint = f": did you mean {close}?" if close else ""
     return f"unknown option {', '.join(options)}{hint}"
+
+
+def run_action(
+    argv: Sequence[str], usage: str, actions: Mapping[str, Callable[[Sequence[str]], int]], what: str = "action"
+) -> int:
+    """Run the action that the first argument names, with the others; without one, or for help, print the usage.
+
+    Args:
+        argv: arguments of the command.
+        usage: the command's help.
+        actions: functions by the name of the action; they return the exit code.
+        what: the noun for an action, in errors.
+
+    Raises:
+        ConfigError: there is no such action.
+    """
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage)
+        return 0
+    if argv[0] not in actions:
+        raise unknown(what, argv[0], actions)
+    return actions[argv[0]](argv[1:])
 
 
 def at_least(option: str, value: float, low: float) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from robotrl.cli.commands.parsing import at_least, check_seed, parse
+from robotrl.cli.commands.parsing import at_least, check_seed, parse, run_action
 from robotrl.cli.outputs import fresh_folder
-from robotrl.errors import ConfigError, unknown
+from robotrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from robotrl.sims.driving.traffic.populations import Population
@@ -131,13 +131,8 @@ class MeasureArgs:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
-    if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0
-    if argv[0] not in ACTIONS:
-        raise unknown("action", argv[0], ACTIONS)
     actions = {"clone": _clone, "rift": _rift, "self-play": _self_play, "resume": _resume, "measure": _measure}
-    return actions[argv[0]](argv[1:])
+    return run_action(argv, USAGE, actions)
 
 
 def _clone(argv: Sequence[str]) -> int:

@@ -52,16 +52,10 @@ class ImageTextEncoder:
         tokenize: token ids (n, L) of n sentences.
         preprocessing: see `Preprocessing`.
         name: the name that it was loaded by.
-        tower: what computes the image tower; None: the model.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        tokenize: Callable[[list[str]], Tensor],
-        preprocessing: Preprocessing,
-        name: str,
-        tower: ImageTower | None = None,
+        self, model: nn.Module, tokenize: Callable[[list[str]], Tensor], preprocessing: Preprocessing, name: str
     ) -> None:
         self.model: Any = model.eval().requires_grad_(False)
         self.name = name
@@ -69,7 +63,8 @@ class ImageTextEncoder:
         self.identity = hashlib.sha256(f"{weights_sha256(model)} {tuple(preprocessing)!r}".encode()).hexdigest()
         """Hexadecimal SHA-256 of weights and preprocessing."""
         self._tokenize = tokenize
-        self._tower: ImageTower = self.model.encode_image if tower is None else tower
+        self.image_tower: ImageTower = self.model.encode_image
+        """Computes the vectors of images; may be replaced by another form of the same tower."""
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
 
@@ -77,7 +72,7 @@ class ImageTextEncoder:
     def images(self, pictures: Tensor) -> Tensor:
         """Unit vectors (n, D) float32 of pictures (n, height, width, 3) uint8."""
         parts = [
-            self._tower(prepared(part.to(self.device), self.preprocessing).to(self.dtype))
+            self.image_tower(prepared(part.to(self.device), self.preprocessing).to(self.dtype))
             for part in pictures.split(BATCH)
         ]
         return F.normalize(torch.cat(parts).float(), dim=-1)
@@ -199,7 +194,6 @@ def _of_words(name: str, path: Path, file: Path, device: str) -> ImageTextEncode
             f"model {name!r} was changed since it was trained: expected its own weights, config, {file.name} and, if"
             f" it had one, {GRAPH_FILE}"
         )
-    if content is None or encoder.device.type != "cpu":
-        return encoder
-    tower = tower_of_graph(content, graph)
-    return ImageTextEncoder(encoder.model, tokenizer, encoder.preprocessing, name, tower)
+    if content is not None and encoder.device.type == "cpu":
+        encoder.image_tower = tower_of_graph(content, graph)
+    return encoder
