@@ -440,6 +440,7 @@ def evaluate(
     ids: Sequence[int] | NDArray[np.int64] | None = None,
     on_step: OnStep | None = None,
     on_reward: OnReward | None = None,
+    description: str = "evaluate",
 ) -> EvalResult:
     """Success rate of a policy over held-out starts, each run exactly once.
 
@@ -453,6 +454,7 @@ def evaluate(
         ids: start ids to run instead.
         on_step: called before each step with its index.
         on_reward: called after each step with its rewards (N,).
+        description: text of the progress bar.
 
     Raises:
         CapabilityError: the sim has no numbered starts.
@@ -473,7 +475,7 @@ def evaluate(
     # start
     sim.reset(seed=seed)
     with reflex_of(actor, sim):
-        result = run_episodes(actor, sim, ids, on_step=on_step, on_reward=on_reward, description="evaluate")
+        result = run_episodes(actor, sim, ids, on_step=on_step, on_reward=on_reward, description=description)
     success = np.array([e.success for e in result])
     return EvalResult(
         np.array([e.state_id for e in result], np.int64),

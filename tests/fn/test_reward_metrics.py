@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from robotrl.fn.evidence.reward_metrics import auc_interval, before_event, correlation_interval, paired_wins
 from robotrl.fn.progress.metrics import separation
-from robotrl.fn.reward_metrics import auc_interval, before_event, correlation_interval, paired_wins
 
 
 def test_area_is_the_share_of_pairs_won_and_ties_count_half() -> None:

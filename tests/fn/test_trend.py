@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from robotrl.fn.trend import kendall_trend, last_blocks
+from robotrl.fn.evidence.trend import kendall_trend, last_blocks
 
 
 def test_trend_is_the_share_of_rising_pairs_less_that_of_falling_ones() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.config import TrainCfg
-from robotrl.fn.trend import kendall_trend, last_blocks
+from robotrl.fn.evidence.trend import kendall_trend, last_blocks
 from robotrl.rewards.trust.returns import SIM_RETURN
 
 Reals = NDArray[np.float64]

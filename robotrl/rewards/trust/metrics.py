@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.errors import check_count, check_number, unknown
+from robotrl.fn.evidence.reward_metrics import auc_interval, before_event, correlation_interval
 from robotrl.fn.progress.metrics import rank_correlation
-from robotrl.fn.reward_metrics import auc_interval, before_event, correlation_interval
 from robotrl.fn.stats import Interval, bootstrap, mean
 from robotrl.rewards.trust.recording import TASK, ScoredEpisode
 

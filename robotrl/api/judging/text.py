@@ -1,0 +1,105 @@
+"""A verdict as text lines and as JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from robotrl.api.judging.judge import Contrast, Judgment, SideOutcomes
+from robotrl.fn.evidence.sequential import Outcome
+from robotrl.fn.stats import wilson
+from robotrl.report.text import number
+
+WORDS: dict[Outcome, str] = {
+    "better": "better",
+    "worse": "worse",
+    "not better": "not better by {detect:g} points",
+    "open": "open: not decided after all starts",
+}
+
+
+def lines(found: Judgment) -> list[str]:
+    """The verdict, each side's score, and the cost."""
+    test, names = found.settings.test, ["baseline", "candidate", "control"]
+    scores = [f"{name} {side.side.path}: {_score(side, found)}" for name, side in zip(names, found.sides, strict=False)]
+    verdict = WORDS[found.outcome].format(detect=100 * test.detect)
+    against = [
+        f"candidate less {other}: {_apart(each, found)}"
+        for each, other in zip(found.contrasts, names[::2], strict=False)
+    ]
+    ran, policies = len(found.ids), sum(len(side.side.policies) for side in found.sides)
+    cost = (
+        f"{ran} of at most {found.most} starts of split {found.settings.split}, seed {found.settings.seed}, each by"
+        f" {policies} policies ({ran * policies} episodes); a fixed plan has {found.planned} starts"
+    )
+    return [*scores, *against, f"verdict: {verdict}", cost]
+
+
+def _score(side: SideOutcomes, found: Judgment) -> str:
+    seeds = f", {len(side.side.policies)} seeds" if len(side.side.policies) > 1 else ""
+    if found.score == "return":
+        return f"mean return {number(float(side.returns.mean()))}{seeds}"
+    if seeds:
+        each = ", ".join(_percent(float(rate)) for rate in side.success.mean(axis=1))
+        return f"success {_percent(float(side.success.mean()))}{seeds} ({each}), {found.rule}"
+    rate = wilson(int(side.success.sum()), side.success.size)
+    return (
+        f"success {_percent(rate.value)} (95 % interval {100 * rate.low:.1f} to {100 * rate.high:.1f} %), {found.rule}"
+    )
+
+
+def _percent(rate: float) -> str:
+    return f"{100 * rate:.1f} %"
+
+
+def _apart(each: Contrast, found: Judgment) -> str:
+    apart, sure = each.apart, 100 * (1 - 2 * found.settings.test.alpha)
+    unit = "points" if found.score == "success" else "points of starts with a higher return"
+    when = "open" if each.decision.outcome == "open" else "decided"
+    text = (
+        f"{100 * apart.value:+.1f} {unit} ({sure:.0f} % interval at any time {100 * apart.low:+.1f} to"
+        f" {100 * apart.high:+.1f}), {when} after {each.decision.starts} starts"
+    )
+    if each.over_seeds is None:
+        return text
+    over = each.over_seeds
+    return (
+        f"{text}; these policies alone. Over {over.episodes} seeds {100 * over.value:+.1f} (Student's 95 % interval"
+        f" {100 * over.low:+.1f} to {100 * over.high:+.1f})"
+    )
+
+
+def to_json(found: Judgment) -> dict[str, Any]:
+    """The verdict with every outcome."""
+    settings = found.settings
+    return {
+        "outcome": found.outcome,
+        "sim": found.sim,
+        "options": dict(settings.options or {}),
+        "split": settings.split,
+        "seed": settings.seed,
+        "score": found.score,
+        **settings.test._asdict(),
+        "most": found.most,
+        "fixed_plan": found.planned,
+        "against": [
+            {
+                "path": str(each.other),
+                **each.decision._asdict(),
+                "apart": each.apart._asdict(),
+                "over_seeds": None if each.over_seeds is None else each.over_seeds._asdict(),
+            }
+            for each in found.contrasts
+        ],
+        "starts": found.ids.tolist(),
+        "sides": [
+            {
+                "path": str(side.side.path),
+                "policies": [str(path) for path in side.side.policies],
+                "success": side.success.astype(np.int64).tolist(),
+                "returns": side.returns.tolist(),
+            }
+            for side in found.sides
+        ],
+    }

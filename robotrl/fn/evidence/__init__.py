@@ -1,0 +1,1 @@
+"""Statistics that decide: trends, metrics of rewards, tests that may stop at any time."""
