@@ -40,6 +40,7 @@ BENCHES = {
     "rewards": "rewards.bench",
     "runtime": "runtime.bench",
     "stepping": "stepping.bench",
+    "verdicts": "verdicts.bench",
     "vla": "vla.bench",
 }
 """Bench names of `robotrl bench`, with their modules in this package."""

@@ -137,4 +137,4 @@ def fixed_plan(test: PairedTest, differing: float = WORST_DIFFERING) -> int:
         differing: q, share of the starts on which the two have different outcomes.
     """
     z = NormalDist().inv_cdf(1.0 - test.alpha) + NormalDist().inv_cdf(1.0 - test.beta)
-    return math.ceil(z * z * max(differing - test.detect**2, 0.0) / test.detect**2)
+    return max(1, math.ceil(z * z * (differing - test.detect**2) / test.detect**2))
