@@ -20,6 +20,7 @@ from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
 from robotrl.transforms import TransformGroup
 from tests.kits import walk_sim
+from tests.report.test_report import Page
 
 SIM = "test/walk"
 TEST = PairedTest(0.1)
@@ -120,7 +121,7 @@ def test_the_command_tells_the_verdict_and_writes_every_outcome(walkers, tmp_pat
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith(f"baseline {walkers['0']}: success 0.0 % (95 % interval 0.0 to ")
     assert said[1].startswith(f"candidate {walkers['100']}: success 100.0 % (")
-    assert "candidate less baseline: +100.0 points (90 % interval at any time +" in said[2]
+    assert "candidate less baseline: +100.0 points of success (90 % interval at any time +" in said[2]
     assert said[3] == "verdict: better"
     stored = json.loads(out.read_text())
     assert (stored["outcome"], stored["split"], stored["fixed_plan"]) == ("better", "test", 353)
@@ -134,7 +135,7 @@ def test_the_command_tells_the_verdict_and_writes_every_outcome(walkers, tmp_pat
         (("{0}", "{100}", "--detect", "0.1"), "--detect is 0.1: expected 1 to 90 points"),
         (("{0}", "{100}", "--detect", "10", "--starts", "101"), "--starts is 101: expected 1 to 100"),
         (("{0}", "{100}", "--detect", "10", "--num-envs", "0"), "--num-envs is 0"),
-        (("{0}", "{100}", "--detect", "10", "--out", "a.html"), "expected a name that ends in .json"),
+        (("{0}", "{100}", "--detect", "10", "--out", "a.txt"), "expected a name that ends in .html or .htm or .json"),
         (("{0}", "{100}", "--detect", "10", "--ignore", "lr"), "--ignore is lr beside --detect"),
         (("{0}", "{100}", "--split", "val"), "--split is of a verdict: expected --detect POINTS beside it"),
         (("{0}", "{100}x", "--detect", "10"), "did you mean {100}?"),
@@ -151,3 +152,15 @@ def test_bad_input_is_one_line(walkers, capsys, given, says):
     assert main(["compare", *map(filled, given)]) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert filled(says) in said[-1]
+
+
+def test_the_page_says_what_the_terminal_says(walkers, tmp_path):
+    out = tmp_path / "verdict.html"
+    given = [str(walkers["20"]), str(walkers["100"]), "--detect", "10", "--num-envs", "10", "--control"]
+    assert main(["compare", *given, str(walkers["0"]), "--out", str(out)]) == 0
+    text = out.read_text()
+    Page(text)
+    assert '<p class="verdict">The candidate is better.</p>' in text
+    assert text.count('<svg class="chart') == 2 and text.count('<g class="arm arm1">') == 2
+    assert "only the candidate succeeds" in text and "candidate less control: +100.0 points of success" in text
+    assert f"robotrl compare {walkers['20']}" in text

@@ -55,6 +55,8 @@ class Contrast(NamedTuple):
     """The candidate against one other side."""
 
     other: Path
+    differences: NDArray[np.float64]
+    """(n,) of each start, -1 to 1, in the order drawn."""
     decision: PairedDecision
     apart: Interval
     """Mean difference over all starts that were run, with its interval at any time (`interval`)."""
@@ -174,6 +176,7 @@ def contrast(candidate: SideOutcomes, other: SideOutcomes, score: Score, test: P
     pairs, starts = apart.mean(axis=1), apart.mean(axis=0)
     return Contrast(
         other.side.path,
+        starts,
         decide(starts, test),
         Interval(float(starts.mean()), *interval(starts, test.detect, test.alpha), len(starts)),
         student_t(pairs) if len(pairs) > 1 else None,

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from robotrl.api.judging.judge import Contrast, Judgment, SideOutcomes
+from robotrl.api.verdict import Score
 from robotrl.fn.evidence.sequential import Outcome
 from robotrl.fn.stats import wilson
 from robotrl.report.text import number
 
+ROLES = ("baseline", "candidate", "control")
+UNITS: dict[Score, str] = {"success": "points of success", "return": "points of starts with a higher return"}
 WORDS: dict[Outcome, str] = {
     "better": "better",
     "worse": "worse",
@@ -19,24 +22,30 @@ WORDS: dict[Outcome, str] = {
 }
 
 
+def verdict_words(found: Judgment) -> str:
+    """The verdict in a few words: "better", "not better by 10 points"."""
+    return WORDS[found.outcome].format(detect=100 * found.settings.test.detect)
+
+
 def lines(found: Judgment) -> list[str]:
-    """The verdict, each side's score, and the cost."""
-    test, names = found.settings.test, ["baseline", "candidate", "control"]
-    scores = [f"{name} {side.side.path}: {_score(side, found)}" for name, side in zip(names, found.sides, strict=False)]
-    verdict = WORDS[found.outcome].format(detect=100 * test.detect)
+    """Each side's score, the differences, the verdict, and the cost."""
+    scores = [
+        f"{role} {side.side.path}: {score_words(side, found)}" for role, side in zip(ROLES, found.sides, strict=False)
+    ]
     against = [
-        f"candidate less {other}: {_apart(each, found)}"
-        for each, other in zip(found.contrasts, names[::2], strict=False)
+        f"candidate less {other}: {apart_words(each, found)}"
+        for each, other in zip(found.contrasts, ROLES[::2], strict=False)
     ]
     ran, policies = len(found.ids), sum(len(side.side.policies) for side in found.sides)
     cost = (
         f"{ran} of at most {found.most} starts of split {found.settings.split}, seed {found.settings.seed}, each by"
         f" {policies} policies ({ran * policies} episodes); a fixed plan has {found.planned} starts"
     )
-    return [*scores, *against, f"verdict: {verdict}", cost]
+    return [*scores, *against, f"verdict: {verdict_words(found)}", cost]
 
 
-def _score(side: SideOutcomes, found: Judgment) -> str:
+def score_words(side: SideOutcomes, found: Judgment) -> str:
+    """A side's success with its interval, or its mean return."""
     seeds = f", {len(side.side.policies)} seeds" if len(side.side.policies) > 1 else ""
     if found.score == "return":
         return f"mean return {number(float(side.returns.mean()))}{seeds}"
@@ -53,9 +62,10 @@ def _percent(rate: float) -> str:
     return f"{100 * rate:.1f} %"
 
 
-def _apart(each: Contrast, found: Judgment) -> str:
+def apart_words(each: Contrast, found: Judgment) -> str:
+    """The difference with its intervals, and when it was decided."""
     apart, sure = each.apart, 100 * (1 - 2 * found.settings.test.alpha)
-    unit = "points" if found.score == "success" else "points of starts with a higher return"
+    unit = UNITS[found.score]
     when = "open" if each.decision.outcome == "open" else "decided"
     text = (
         f"{100 * apart.value:+.1f} {unit} ({sure:.0f} % interval at any time {100 * apart.low:+.1f} to"

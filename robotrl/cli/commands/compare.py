@@ -33,7 +33,7 @@ class Args:
     bundle, or a folder of runs seed-N."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Write a page (FILE.html) with learning curves, scores, differences in config and rollouts; it is self-contained.
-    With --detect, write the verdict with every outcome (FILE.json)."""
+    With --detect, write the verdict with every outcome, as a page or as FILE.json."""
     ignore: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD ...")] = ()
     """Config fields that do not divide runs into arms, beside the seed: init_from dataset."""
     detect: Annotated[float | None, tyro.conf.arg(metavar="POINTS")] = None
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args, options = parse_with_sim(Args, "robotrl compare", argv, _options_before)
     if args.detect is not None:
-        return _judge(args, args.detect, options)
+        return _judge(args, args.detect, options, shlex.join(["robotrl", "compare", *argv]))
     given = [field.name for field in dataclasses.fields(Args) if getattr(args, field.name) != field.default]
     if extra := [name for name in OF_VERDICT if name in given]:
         raise ConfigError(f"--{extra[0].replace('_', '-')} is of a verdict: expected --detect POINTS beside it")
@@ -91,7 +91,7 @@ def _options_before(args: Args) -> SimOptions:
     return options_at(args.runs[0] if args.runs else None, args.sim)
 
 
-def _judge(args: Args, points: float, options: dict[str, Any]) -> int:
+def _judge(args: Args, points: float, options: dict[str, Any], command: str) -> int:
     """Judge the second policy against the first."""
     if len(args.runs) != 2:
         raise ConfigError(f"{len(args.runs)} paths beside --detect: expected two, BASELINE CANDIDATE")
@@ -102,8 +102,9 @@ def _judge(args: Args, points: float, options: dict[str, Any]) -> int:
     check_seed(args.seed)
     inputs = [*args.runs, *([args.control] if args.control else [])]
     if args.out is not None:
-        writable("--out", args.out, (".json",), inputs=inputs)
+        writable("--out", args.out, (".html", ".htm", ".json"), inputs=inputs)
     from robotrl.api.judging.judge import JudgeSettings, judge
+    from robotrl.api.judging.page import verdict_page
     from robotrl.api.judging.sides import read_side
     from robotrl.api.judging.text import lines, to_json
     from robotrl.fn.evidence.sequential import PairedTest
@@ -124,6 +125,8 @@ def _judge(args: Args, points: float, options: dict[str, Any]) -> int:
     for line in lines(found):
         print(line)
     if args.out is not None:
-        replace_file(args.out, dump_json({"schema_version": 1, **to_json(found)}))
+        is_json = args.out.suffix.lower() == ".json"
+        as_json = dump_json({"schema_version": 1, **to_json(found)}) if is_json else b""
+        replace_file(args.out, as_json or verdict_page(found, command).encode())
         print(f"wrote {args.out}")
     return 0

@@ -110,21 +110,25 @@ def interval(differences: NDArray[np.float64], detect: float, alpha: float) -> t
     The true mean is below the lower end with a chance of at most alpha, and above the upper one with the same. A test
     with that `detect` and alpha says "better" at the start from which on the lower end is above 0.
     """
+    ends = intervals(differences, detect, alpha)
+    return (float(ends[-1, 0]), float(ends[-1, 1])) if len(ends) else (-1.0, 1.0)
+
+
+def intervals(differences: NDArray[np.float64], detect: float, alpha: float) -> NDArray[np.float64]:
+    """Ends (n, 2) of the interval after each start; see `interval`."""
     means = np.linspace(-1.0, 1.0, GRID)
-    above, below = (
-        means[_unrefuted(differences, means, detect, alpha)],
-        means[_unrefuted(-differences, -means, detect, alpha)],
-    )
-    return float(above.min(initial=1.0)), float(below.max(initial=-1.0))
+    low = np.where(_unrefuted(differences, means, detect, alpha), means[:, None], 1.0).min(axis=0)
+    high = np.where(_unrefuted(-differences, -means, detect, alpha), means[:, None], -1.0).max(axis=0)
+    return np.stack([low, high], axis=1)
 
 
 def _unrefuted(
     differences: NDArray[np.float64], means: NDArray[np.float64], detect: float, alpha: float
 ) -> NDArray[np.bool_]:
-    """(G,) means (G,) such that "the mean is that or less" is not refuted by the differences (n,)."""
+    """(G, n) for means (G,): whether "the mean is that or less" was not refuted up to each of the differences (n,)."""
     x = differences[None] - means[:, None]
     capital = log_capital(x, detect, np.minimum(-1.0 - means, -1.0)[:, None])
-    return capital.max(axis=-1, initial=0.0) < -math.log(alpha)
+    return np.maximum.accumulate(capital, axis=1) < -math.log(alpha)
 
 
 def fixed_plan(test: PairedTest, differing: float = WORST_DIFFERING) -> int:
