@@ -104,7 +104,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # for `tests.kits` and `benchmarks`, in this process and in those that the tests start
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-pytest_plugins = ["tests.kits.strict_skips"]
+pytest_plugins = ["tests.kits.folder_times", "tests.kits.strict_skips"]
 
 
 def _installed_from_here() -> bool:
