@@ -19,12 +19,13 @@ from robotrl.errors import DataError
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Newest version. A bundle is written as the lowest one that has all of its parts, which older installations read."""
-WITH_STATE, WITH_REFLEX, PLAIN = 4, 3, 2
-"""Versions of bundles with recurrent state, with a reflex, and with neither."""
+WITH_STEERING, WITH_STATE, WITH_REFLEX, PLAIN = 5, 4, 3, 2
+"""Versions of bundles with a steering graph, with recurrent state, with a reflex, and with none of these."""
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "policy.onnx"
+STEER_FILE = "steer.onnx"
 GOLDEN_FILE = "golden.safetensors"
 
 Role = Literal[
@@ -212,7 +213,8 @@ class ManifestSampler:
         noise_shape: (H, A), or None.
         distribution: distribution of each element of the noise.
         noise_policy: source of the noise in the runtime: "counter" (standard normal from Philox4x64-10, key = seed,
-            counter = index of the decision), "zero", or "steer" (from the steering graph); None without noise.
+            counter = index of the decision), "zero", or "steer" (from the steering graph; "counter" where that draws,
+            and where steering is off); None without noise.
     """
 
     kind: Literal["none", "flow", "diffusion"]
@@ -302,6 +304,22 @@ class BundleReflex:
 
 
 @dataclass(frozen=True)
+class BundleSteering:
+    """Steering of a policy: a graph of its own chooses the noise from which the policy graph begins.
+
+    The steering graph has the policy graph's inputs but for "noise", and where it draws, standard normal numbers of
+    that name and shape. Its output "steered_noise" takes the place of the policy graph's noise.
+
+    Args:
+        bound: largest magnitude of an element of the chosen noise.
+        draws: it draws with standard normal numbers; else the noise is a function of the observation alone.
+    """
+
+    bound: float
+    draws: bool
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Contents of `manifest.json`. `bundle_id` is the SHA-256 of all other fields, which reveals edits."""
 
@@ -322,6 +340,8 @@ class Manifest:
     files: dict[str, FileEntry]
     reflex: BundleReflex | None = None
     """Reflex of the servo; None, and not written, in bundles without one."""
+    steer: BundleSteering | None = None
+    """Steering in a graph of its own; None, and not written, in bundles without one."""
 
     @property
     def observations(self) -> tuple[Port, ...]:
@@ -343,6 +363,16 @@ class Manifest:
         """The inputs that the policy reads as observations, in order: the robot's and the committed actions."""
         return tuple(port for port in self.io.inputs if port.role in ("observation", "prefix", "prefix_mask"))
 
+    def draws_noise(self, steered: bool) -> bool:
+        """Tell whether inferences draw standard normal numbers.
+
+        Args:
+            steered: the steering graph chooses the policy's noise, where the bundle has one.
+        """
+        if self.sampler.noise_policy == "steer" and self.steer is not None:
+            return self.steer.draws or not steered
+        return self.sampler.noise_policy == "counter"
+
     @property
     def action_range(self) -> np.ndarray:
         """(A,) float64: high - low of each action element."""
@@ -362,6 +392,8 @@ class Manifest:
             del data["action"]["choices"]
         if self.reflex is None:
             del data["reflex"]
+        if self.steer is None:
+            del data["steer"]
         if not self.safety.start:
             del data["safety"]["start"]
         if self.training.sim is None:

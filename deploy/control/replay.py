@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robotrl.deploy.buffers import NATIVE_NOISE
+from robotrl.deploy.buffers import NATIVE_NOISE, Runtime
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.frames import read_frame
@@ -133,7 +133,10 @@ def replayed_ticks(
     header, records = read_log(Path(log))
     # older logs have no `engine`; bits are those of one engine
     native = header.get("engine") in ("native", NATIVE_NOISE)
-    controller = Controller.load(bundle, seed=int(header["seed"]), runtime="native" if native else "python")
+    runtime: Runtime = "native" if native else "python"
+    # of bundles with a steering graph alone
+    steer = bool(header.get("steer", True))
+    controller = Controller.load(bundle, seed=int(header["seed"]), runtime=runtime, steer=steer)
     if header["bundle_id"] != controller.manifest.bundle_id:
         raise DataError(
             f"log {os.fspath(log)!r} is of bundle {str(header['bundle_id'])[:12]}...: "

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from robotrl.deploy.buffers import Runtime
+from robotrl.deploy.buffers import Runtime, check_steer
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
@@ -68,6 +68,7 @@ def run_control(
     accept_start: bool = False,
     shadow: str | os.PathLike[str] | None = None,
     runtime: Runtime = "python",
+    steer: bool = True,
     progress: Callable[[EpisodeReport], None] | None = None,
 ) -> ControlReport:
     """Control a robot by a bundle for some episodes, in real time.
@@ -95,6 +96,7 @@ def run_control(
         shadow: another bundle, which sees the same observations and whose actions are compared with the policy's, see
             `Shadow`; None compares none.
         runtime: "native" runs the servo and the policy's graph in C++, see `robotrl.deploy.native`.
+        steer: False runs the base policy of a bundle with a steering graph, without that.
         progress: called after each episode.
 
     Raises:
@@ -118,6 +120,7 @@ def run_control(
     # the process that infers says which bundle it loaded: it is this one, or the run ends
     opened = open_bundle(bundle, signed_by)
     manifest = opened.manifest
+    _check_steer(manifest, steer, remote)
     steps = max(1, round(servo_hz * manifest.timing.control_period_s))
     check_rate(manifest, steps)
     # a graph that cannot be computed is refused before any process starts
@@ -127,7 +130,7 @@ def run_control(
     with (
         ended_by_signals(),
         contextlib.closing(Link.create()) as robot_link,
-        _inference(robot_link, bundle, seed, remote, runtime) as inference,
+        _inference(robot_link, bundle, seed, remote, runtime, steer) as inference,
     ):
         proved = inference.introduction()
         if proved["bundle_id"] != manifest.bundle_id:
@@ -173,7 +176,8 @@ def run_control(
                 engine = str(proved["engine"])
                 kinds = {"inference": where, "runtime": runtime, "engine": engine}
                 chosen = {"dry_run": dry_run, "accept_start": accept_start, "site": site_json, "placed": True}
-                run.open({**header, **kinds, **chosen})
+                steered = {} if manifest.steer is None else {"steer": steer}
+                run.open({**header, **kinds, **chosen, **steered})
                 try:
                     for serial, state_id in enumerate(ids, start=1):
                         report = run.episode(serial, state_id)
@@ -217,13 +221,29 @@ def _settings(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotInfo
     return servo_block(cfg, manifest, wiring, info)
 
 
+def _check_steer(manifest: Manifest, steer: bool, remote: RemotePolicyCfg | None) -> None:
+    """Check that steering can be switched off.
+
+    Raises:
+        ConfigError: it cannot: the bundle has no steering graph, or a server infers, which uses it.
+    """
+    check_steer(manifest, steer)
+    if not steer and remote is not None:
+        raise ConfigError(f"steer is False: the policy server {remote.url} steers, expected an inference here")
+
+
 def _inference(
-    robot: Link, bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None, runtime: Runtime
+    robot: Link,
+    bundle: str | os.PathLike[str],
+    seed: int,
+    remote: RemotePolicyCfg | None,
+    runtime: Runtime,
+    steer: bool,
 ) -> InferenceProcess:
     """Start the process that infers, here or by a server."""
     path = os.path.abspath(bundle)
     if remote is None:
-        return InferenceProcess(robot, path, seed, runtime=runtime)
+        return InferenceProcess(robot, path, seed, runtime=runtime, steer=steer)
     ca = None if remote.tls_ca is None else os.path.abspath(remote.tls_ca)
     return InferenceProcess(robot, path, seed, remote.url, remote.token, ca)
 

@@ -36,6 +36,9 @@ class Args:
     reflex: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Run of `--algo reflex` beside this policy, whose risk critic the servo evaluates; default: that of RUN, if it is
     one."""
+    steer_graph: bool = False
+    """Keep the steering of a run of DSRL in a graph of its own (steer.onnx), so that robotrl deploy --no-steer runs the
+    base policy alone; without it one graph holds both."""
     sign: Annotated[Path | None, tyro.conf.arg(metavar="KEY.pem")] = None
     """Sign the bundle with this private Ed25519 key (extra sign); default: unsigned."""
     overwrite: bool = False
@@ -62,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
             safety=SafetyOptions(max_observation_age_s=args.max_observation_age_s),
             sign=args.sign,
             reflex=args.reflex,
+            steer_graph=args.steer_graph,
             **period,
         )
     print(
