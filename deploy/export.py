@@ -39,8 +39,8 @@ from robotrl.deploy.bundle.onnx_scan import scan
 from robotrl.deploy.bundle.risk_graph import RISK_FILE
 from robotrl.deploy.bundle.signature import SIGNATURE_FILE, check_private_key, signature_of
 from robotrl.deploy.export_reflex import HasRisk, exported
-from robotrl.deploy.export_steering import exported_steering, steering_of
 from robotrl.deploy.export_stacks import flattened, newest, stacked, stacked_shape
+from robotrl.deploy.export_steering import exported_steering, steering_of
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, SteeredSession, TickOutputs, built, check_golden, run_ticks
 from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest

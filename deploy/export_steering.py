@@ -84,8 +84,8 @@ def steering_of(policy: object) -> HasSteering:
         )
     if isinstance(policy.base, ScalesNoise) and policy.base.deploy_noise != 1:
         raise CapabilityError(
-            f"base.deploy_noise is {policy.base.deploy_noise}: expected 1 of a policy with a steering graph, whose noise"
-            " its own graph takes as it is"
+            f"base.deploy_noise is {policy.base.deploy_noise}: expected 1 of a policy with a steering graph, whose"
+            " noise its own graph takes as it is"
         )
     return policy
 

@@ -112,7 +112,7 @@ def test_without_steering_it_is_the_base_bit_for_bit(bundle: Path, base: Path, r
         chunk = off.infer(observation(seed), seed)
         assert chunk.tobytes() == alone.infer(observation(seed), seed).tobytes()
         assert np.abs(chunk - on.infer(observation(seed), seed)).max() > 0
-    with pytest.raises(ConfigError, match="this bundle has no steering graph, expected one .* --steer-graph"):
+    with pytest.raises(ConfigError, match=r"this bundle has no steering graph, expected one .* --steer-graph"):
         Controller.load(base, runtime=runtime, steer=False)
 
 
@@ -232,7 +232,7 @@ def test_on_a_robot_its_log_is_replayed_bit_for_bit(
 def test_a_robot_without_steering_needs_a_graph_and_no_server(bundle: Path, base: Path) -> None:
     with pytest.raises(ConfigError, match="this bundle has no steering graph"):
         run_control(base, CART, steer=False)
-    with pytest.raises(ConfigError, match="the policy server ws://127.0.0.1:1 steers, expected an inference here"):
+    with pytest.raises(ConfigError, match=r"the policy server ws://127\.0\.0\.1:1 steers, expected an inference here"):
         run_control(bundle, CART, steer=False, remote=RemotePolicyCfg("ws://127.0.0.1:1"))
 
 
