@@ -104,7 +104,7 @@ def why_bad(tick: Tick, manifest: Manifest, wiring: Wiring, frozen: str, refused
         return f"{took}, and its observation was older than {most:g} s before the action was sent, for {count}"
     if reason & Reason.OBS_FROZEN:
         return f"observation {frozen!r} stands still while the robot is told to move, for {count}"
-    if refused:
+    if refused and reason & (Reason.OBS_MISFIT | Reason.OBS_REFUSED | Reason.INFERENCE_FAILED):
         return f"{refused}, for {count}"
     if reason & Reason.OBS_IMPLAUSIBLE:
         values = {key: _values(tick, wiring, key) for key in limits.plausible}

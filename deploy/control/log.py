@@ -60,6 +60,8 @@ class Tick(NamedTuple):
     """The newest frame of each camera, in the order of the wiring."""
     recoveries: int = 0
     """Servo ticks with a recovery of the reflex in the control period before this tick."""
+    between: np.ndarray | None = None
+    """(A,) last action that the reflex had sent since the control tick before; None for none."""
 
 
 @dataclass
@@ -139,6 +141,7 @@ def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -
         "asked": tick.asked,
         "committed": tick.committed,
         **({"recoveries": tick.recoveries} if tick.recoveries else {}),
+        **({} if tick.between is None else {"between": numbers(tick.between)}),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from robotrl.deploy.buffers import NATIVE_NOISE, Runtime
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.frames import read_frame
+from robotrl.deploy.control.instructions import instruction_misfit, instructions_of
 from robotrl.deploy.control.log import array_of, read_log
 from robotrl.deploy.control.safety import (
     NONE,
@@ -27,10 +28,12 @@ from robotrl.deploy.control.safety import (
 )
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.request import committed_inputs
+from robotrl.deploy.robots.cameras import NO_FRAME
 from robotrl.deploy.runtime import Controller
 from robotrl.deploy.servo.reflex import RiskGuard, guard_of
 from robotrl.deploy.state import State
 from robotrl.errors import DataError
+from robotrl.spec import Spec
 
 _KEPT = 3
 """Decisions to remember: a tick uses the newest chunk or one that was asked for shortly before."""
@@ -142,7 +145,7 @@ def replayed_ticks(
             f"log {os.fspath(log)!r} is of bundle {str(header['bundle_id'])[:12]}...: "
             f"{os.fspath(bundle)!r} is {controller.manifest.bundle_id[:12]}..."
         )
-    chain = _chain(header, controller.manifest)
+    chain, gate = _chain(header, controller.manifest), instructions_of(controller.manifest)
     guard = guard_of(controller.manifest, controller.bundle.risk)
     serial, chunks = -1, _Chunks(controller, Path(log), records, chain.limits)
     for record in records:
@@ -157,7 +160,7 @@ def replayed_ticks(
         chunks.note(record)
         chunk = None if record["policy"] is None else chunks.chunk(int(record["decision"]))
         action = None if chunk is None else chunk[int(record["cursor"]) - 1]
-        yield ReplayedTick(record, chunk, action, _verdict(chain, record, action, guard))
+        yield ReplayedTick(record, chunk, action, _verdict(chain, gate, record, action, guard))
 
 
 def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
@@ -175,19 +178,39 @@ def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
 
 
 def _verdict(
-    chain: SafetyChain, record: dict[str, Any], action: np.ndarray | None, guard: RiskGuard | None
+    chain: SafetyChain,
+    gate: Mapping[str, Spec],
+    record: dict[str, Any],
+    action: np.ndarray | None,
+    guard: RiskGuard | None,
 ) -> SafetyVerdict:
-    """Run the safety chain on a logged tick."""
-    # older logs have no `read_ns`
-    now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
+    """Run the safety chain on a logged tick; `gate` are the bundle's instructions."""
     outside = Reason(record["reason"]) & OUTSIDE
     # a tick sent while an inference hung was not checked
     checked = not outside or record["inference_ns"]
-    # a camera is watched by the checksums of its frames
-    sums = {key: np.asarray([frame["checksum"]], np.float64) for key, frame in frames_of(record).items()}
-    observed = chain.check({**observation_of(record), **sums}, record["age_ns"] * 1e-9, now_s) if checked else NONE
+    observed = _observed(chain, gate, record) if checked else NONE
+    if record.get("between") is not None:
+        chain.note_sent(array_of(record["between"]))
     recovery = None if guard is None or action is None else guard.recovery(observation_of(record), action)
     return chain.decide(observed | outside, action, recovery)
+
+
+def _observed(chain: SafetyChain, gate: Mapping[str, Spec], record: dict[str, Any]) -> Reason:
+    """What the servo found of a tick's observation."""
+    frames, obs = frames_of(record), observation_of(record)
+    if any(frame["number"] == NO_FRAME.number for frame in frames.values()):
+        # without a frame of each camera, nothing else was looked at
+        missing = any(values is None for values in record["obs"].values())
+        return Reason.OBS_NOT_FINITE if missing else Reason.OBS_STALE
+    # older logs have no `read_ns`
+    now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
+    # a camera is watched by the checksums of its frames
+    sums = {key: np.asarray([frame["checksum"]], np.float64) for key, frame in frames.items()}
+    observed = chain.check({**obs, **sums}, record["age_ns"] * 1e-9, now_s)
+    if observed == NONE and instruction_misfit(gate, obs):
+        # older logs call it implausible
+        return Reason(record["reason"]) & Reason.OBS_IMPLAUSIBLE or Reason.OBS_MISFIT
+    return observed
 
 
 def forgotten_from(records: list[dict[str, Any]]) -> dict[int, int]:

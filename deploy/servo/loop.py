@@ -17,11 +17,12 @@ import numpy as np
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.bundle.plausible import place_outside_start
+from robotrl.deploy.control.instructions import instruction_misfit, instructions_of
 from robotrl.deploy.control.log import Tick
 from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time, is_plausible
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
-from robotrl.deploy.robots.cameras import CameraFrame
+from robotrl.deploy.robots.cameras import NO_FRAME
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, message
 from robotrl.deploy.servo.asking import Answered, Asker, delay_of
@@ -33,7 +34,6 @@ from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import event, most_lateness, tick_to_record
 from robotrl.deploy.servo.reflex import RiskGuard
 from robotrl.deploy.servo.settings import IDLE_TIMEOUT_S, RESET_TIMEOUT_S, SUPERVISOR_TIMEOUT_S, ServoCfg
-from robotrl.spec.checks import misfit
 
 _FIRST_DEADLINE_NS = 5_000_000
 _IDLE_NS = 2_000_000
@@ -41,7 +41,6 @@ _HEARTBEAT_NS = 100_000_000
 """Interval of the commands that hold the robot between episodes."""
 _LOOK_NS = 200_000
 """Interval at which an answer is looked for while a tick waits for it."""
-_NO_FRAME = CameraFrame(0, 0, 0, 0)
 _NO_ACTIONS = np.zeros((0, 0), np.float32)
 
 
@@ -104,8 +103,7 @@ class ServoLoop:
         if timing.rtc_mode != "none":
             self.most_lead = min(self.most_lead, timing.rtc_max_delay_steps)
         self.least_lead = 1 if timing.rtc_mode == "guided" else 0
-        self._exact = {port.name: port.spec for port in manifest.observations if port.words}
-        """Specs of instructions, which hold numbers of words."""
+        self._exact = instructions_of(manifest)
         self.latency = Latency(cfg.inference_s)
         self.asker = Asker(manifest, inference, cfg.doorbell, self.latency, clock)
         self.plan = ChunkPlan(timing.chunk_length, timing.execute, timing.rtc_mode == "guided")
@@ -126,6 +124,8 @@ class ServoLoop:
         """The last command was a recovery of the reflex."""
         self._recoveries = 0
         """Servo ticks with a recovery since the last record."""
+        self._between_sent = False
+        """The reflex has sent a command since the last control tick."""
         self._fault: dict[str, Any] = {}
         """Facts of the fault that ended the run, see `fault_words`."""
 
@@ -198,6 +198,7 @@ class ServoLoop:
         self._open, self._tick = None, -1
         self._start_known = self.cfg.accept_start
         self._policy_action, self._recovering, self._recoveries = None, False, 0
+        self._between_sent = False
         self.asker.take_round_trip()
         self._serial, self._state_id = order.episode, order.state_id
         self.commander.begin(order.episode, order.state_id)
@@ -309,6 +310,7 @@ class ServoLoop:
             return False
         self._recovering = recovery is not None
         verdict = self.chain.between(action, recovery)
+        self._between_sent = True
         self.commander.send(verdict.mode, verdict.reason, verdict.action)
         return True
 
@@ -366,9 +368,9 @@ class ServoLoop:
         observed = self.chain.check(
             self.observer.watched(opened, obs), opened.age_ns * 1e-9, (now - self._start) * 1e-9
         )
-        if observed == NONE and self._misfit(obs):
+        if observed == NONE and instruction_misfit(self._exact, obs):
             self.asker.refused, self.asker.misfit = "", True
-            observed = Reason.OBS_IMPLAUSIBLE
+            observed = Reason.OBS_MISFIT
         if observed != NONE:
             self._finish(opened, observed, None)
             return
@@ -393,10 +395,6 @@ class ServoLoop:
             self._finish(opened, Reason.ACTION_LATE, None)
         else:
             self._open = opened
-
-    def _misfit(self, obs: dict[str, np.ndarray]) -> bool:
-        """Tell whether an instruction is none."""
-        return any(misfit(name, obs[name], spec, by_value=True) for name, spec in self._exact.items())
 
     def _planned(self, tick: int) -> np.ndarray | None:
         """The chunk's action for a tick; None if there is none, or it is too late."""
@@ -423,6 +421,7 @@ class ServoLoop:
         recovery = None
         if self.guard is not None and action is not None and opened.complete:
             recovery = self.guard.recovery(self.observer.numbers(opened), action)
+        between = self.chain.state.sent if self._between_sent else None
         verdict = self.chain.decide(observed, action, recovery)
         active = verdict.mode == Mode.ACTIVE
         self._policy_action = action if active else None
@@ -454,10 +453,11 @@ class ServoLoop:
             reason=int(verdict.reason),
             asked=opened.asked,
             committed=opened.committed,
-            frames=opened.frames if opened.complete else (_NO_FRAME,) * self.observer.cameras,
+            frames=opened.frames if opened.complete else (NO_FRAME,) * self.observer.cameras,
             recoveries=self._recoveries,
+            between=between,
         )
-        self._recoveries = int(self._recovering)
+        self._recoveries, self._between_sent = int(self._recovering), False
         self.link.records.write(*tick_to_record(self._serial, tick, self._lateness_us))
         self._lateness_us = []
         if verdict.mode == Mode.ACTIVE:
@@ -509,7 +509,7 @@ class ServoLoop:
             late = self._too_old(found.request.stamp_ns)
             failed = Reason.ACTION_LATE if late else Reason.INFERENCE_FAILED
             refused = found.answer.kind == AnswerKind.REFUSED
-            self._finish(waiting, Reason.OBS_IMPLAUSIBLE if refused else failed, None)
+            self._finish(waiting, Reason.OBS_REFUSED if refused else failed, None)
 
     def _take(self, found: Answered) -> None:
         """Place a chunk in time."""

@@ -47,6 +47,7 @@ Servo::Servo(const Settings& settings, Clock& clock, int64_t (*parent)())
     numbers_.resize(size_t(check_.floats()));
     record_.reserve(size_t(settings.max_values));
     policy_action_.reserve(settings.limits.low.size());
+    between_.reserve(settings.limits.low.size());
     lateness_us_.reserve(size_t(settings.most_lateness));
     answer_.values.reserve(size_t(settings.max_chunk));
     for (OpenTick* opened : {&open_, &now_open_}) {
@@ -119,6 +120,7 @@ void Servo::episode(const Message& order) {
     policy_action_.clear();
     recovering_ = false;
     recoveries_ = 0;
+    between_sent_ = false;
     asker_.take_round_trip();
     serial_ = order.episode;
     state_id_ = order.state_id;
@@ -221,7 +223,8 @@ bool Servo::reflexed() {
     if ((recovery != nullptr) == recovering_) return false;
     recovering_ = recovery != nullptr;
     const Verdict verdict = chain_.between(policy_action_.data(), int64_t(policy_action_.size()), recovery);
-    commander_.send(verdict.mode, verdict.reason, chain_.wanted());
+    between_sent_ = true;
+    commander_.send(verdict.mode, verdict.reason, chain_.sent());
     return true;
 }
 
@@ -271,12 +274,12 @@ void Servo::control(int64_t tick, int64_t woke) {
     gather(opened);
     const int64_t now = opened.stamp_ns + opened.age_ns;
     int64_t observed = check_.check(numbers_.data(), opened.frames, double(opened.age_ns) * 1e-9,
-                                    double(now - start_) * 1e-9, chain_.sent());
+                                    double(now - start_) * 1e-9, chain_.last());
     if (observed == NONE) chain_.place(numbers_.data());
     if (observed == NONE && words_misfit()) {
         asker_.refused.clear();
         asker_.misfit = true;
-        observed = OBS_IMPLAUSIBLE;
+        observed = OBS_MISFIT;
     }
     if (observed != NONE) return finish(opened, observed, nullptr);
     if (next_.present && tick >= takeover_) {
@@ -342,6 +345,7 @@ void Servo::finish(const OpenTick& opened, int64_t observed, const float* action
     const int64_t width = int64_t(settings_.limits.low.size());
     const float* recovery = nullptr;
     if (guard_ && action != nullptr && opened.complete) recovery = guard_->recovery(opened.observation.data(), action);
+    if (between_sent_) between_ = chain_.sent();
     const Verdict verdict = chain_.decide(observed, action, width, recovery);
     policy_action_.clear();
     if (action != nullptr && verdict.mode == ACTIVE) policy_action_.assign(action, action + width);
@@ -369,7 +373,8 @@ void Servo::finish(const OpenTick& opened, int64_t observed, const float* action
 
 void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const float* action, int64_t cursor,
                          int64_t waited_ns) {
-    const int64_t present = (action != nullptr ? 1 : 0) + (opened.observation.empty() ? 0 : 2) + 4 * recoveries_;
+    const int64_t present = (action != nullptr ? 1 : 0) + (opened.observation.empty() ? 0 : 2) +
+                            (between_sent_ ? 4 : 0) + 8 * recoveries_;
     const int64_t numbers[RECORD_NUMBERS] = {
         int64_t(RecordKind::TICK),
         serial_,
@@ -391,6 +396,7 @@ void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const f
     record_.assign(opened.observation.begin(), opened.observation.end());
     if (action != nullptr) record_.insert(record_.end(), action, action + settings_.limits.low.size());
     record_.insert(record_.end(), chain_.sent().begin(), chain_.sent().end());
+    if (between_sent_) record_.insert(record_.end(), between_.begin(), between_.end());
     for (size_t i = 0; i < settings_.cameras.size(); ++i) {
         const CameraFrame frame = opened.complete ? opened.frames[i] : CameraFrame{};
         const int64_t fields[4] = {frame.number, frame.stamp_ns, frame.episode, frame.checksum};
@@ -401,6 +407,7 @@ void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const f
     record_.insert(record_.end(), lateness_us_.begin(), lateness_us_.end());
     records_.write(numbers, record_);
     recoveries_ = recovering_;
+    between_sent_ = false;
 }
 
 void Servo::note_damped(int64_t hung_ns) {
@@ -447,7 +454,7 @@ void Servo::look() {
     asker_.misfit = false;
     if (!is_open_) return;
     const int64_t failed = too_old(request.stamp_ns) ? ACTION_LATE : INFERENCE_FAILED;
-    finish(open_, AnswerKind(answer_.kind) == AnswerKind::REFUSED ? int64_t(OBS_IMPLAUSIBLE) : failed, nullptr);
+    finish(open_, AnswerKind(answer_.kind) == AnswerKind::REFUSED ? int64_t(OBS_REFUSED) : failed, nullptr);
 }
 
 // Places a chunk in time.

@@ -185,6 +185,8 @@ class Servo {
     std::vector<float> policy_action_;  // of this control period, where it is executed; else empty
     bool recovering_ = false;           // the last command was a recovery of the reflex
     int64_t recoveries_ = 0;            // servo ticks with a recovery since the last record
+    bool between_sent_ = false;         // the reflex has sent a command since the last control tick
+    std::vector<float> between_;        // the last one, of the record that is written
     Chunk next_, taken_;
     int64_t takeover_ = 0;
     int64_t misses_ = 0, orders_done_ = 0, serial_ = 0, state_id_ = -1, start_ = 0, tick_ = -1;
