@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.frames import read_frame
 from robotrl.deploy.control.instructions import instruction_misfit, instructions_of
-from robotrl.deploy.control.log import array_of, read_log
+from robotrl.deploy.control.log import START_TICK, array_of, read_log
 from robotrl.deploy.control.safety import (
     NONE,
     OUTSIDE,
@@ -26,6 +27,7 @@ from robotrl.deploy.control.safety import (
     is_plausible,
     limits_of,
 )
+from robotrl.deploy.control.start import StartPlan, toward
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.robots.cameras import NO_FRAME
@@ -71,7 +73,9 @@ class ReplayedTick(NamedTuple):
     @property
     def policy_error(self) -> float:
         """Largest difference between the logged and the computed action of the policy; 0 without one."""
-        return 0.0 if self.action is None else largest_difference(self.action, array_of(self.record["policy"]))
+        if self.action is None or self.record["policy"] is None:
+            return 0.0 if self.action is None and self.record["policy"] is None else math.inf
+        return largest_difference(self.action, array_of(self.record["policy"]))
 
     @property
     def sent_error(self) -> float:
@@ -148,15 +152,23 @@ def replayed_ticks(
     chain, gate = _chain(header, controller.manifest), instructions_of(controller.manifest)
     guard = guard_of(controller.manifest, controller.bundle.risk)
     serial, chunks = -1, _Chunks(controller, Path(log), records, chain.limits)
+    plan, starting = _start_plan(header), False
     for record in records:
         if record["kind"] == "lost":
             chunks.forget()
-        if record["kind"] != "tick" or episode not in (None, record["episode"]):
+        if record["kind"] not in ("tick", START_TICK) or episode not in (None, record["episode"]):
             continue
         if record["episode"] != serial:
             serial = record["episode"]
             chain.reset()
             chunks.begin(serial)
+        if record["kind"] == START_TICK:
+            starting = True
+            yield _start_tick(chain, gate, record, plan)
+            continue
+        if starting:
+            starting = False
+            chain.hand_over()
         chunks.note(record)
         chunk = None if record["policy"] is None else chunks.chunk(int(record["decision"]))
         action = None if chunk is None else chunk[int(record["cursor"]) - 1]
@@ -175,6 +187,26 @@ def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
         limits = limits._replace(measured=None)
     # older logs have no `dry_run`; the sensors of a robot that is held stand still
     return SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
+
+
+def _start_plan(header: dict[str, Any]) -> StartPlan | None:
+    """Motion to the start pose of a run; None where the driver moved the robot, as in older logs."""
+    motion = header.get("start_motion")
+    return None if motion is None else StartPlan(*(array_of(motion[name]) for name in StartPlan._fields))
+
+
+def _start_tick(
+    chain: SafetyChain, gate: Mapping[str, Spec], record: dict[str, Any], plan: StartPlan | None
+) -> ReplayedTick:
+    """Compute a tick of the motion to the start pose again."""
+    if plan is None:
+        raise DataError("the log has a motion to a start pose, and its header does not say which (start_motion)")
+    outside = Reason(record["reason"]) & OUTSIDE
+    observed = NONE if outside else _observed(chain, gate, record)
+    # a run that is stopped ends without a command of the motion
+    action = None if outside or observed else toward(plan, chain.state.sent)
+    reason = Reason(record["reason"]) & Reason.STARTING
+    return ReplayedTick(record, None, action, chain.decide(observed | outside | reason, action))
 
 
 def _verdict(

@@ -31,6 +31,7 @@ from robotrl.deploy.control.supervisor import Supervisor
 from robotrl.deploy.inference.process import InferenceProcess
 from robotrl.deploy.robots.link import Link, RobotFault
 from robotrl.deploy.robots.process import RobotProcess
+from robotrl.deploy.robots.start_motion import StartedBy
 from robotrl.deploy.servo.link import ServoLink
 from robotrl.deploy.servo.process import ServoProcess, python_settings
 from robotrl.deploy.servo.records import room
@@ -172,7 +173,7 @@ def run_control(
                 where = "local" if remote is None else remote.url
                 site_json = None if site is None else strict.to_json(site)
                 run = Supervisor(servo, inference, process, info, wiring, writer, manifest, shade)
-                header = _header(manifest, seed, robot, scheduling, wiring)
+                header = {**_header(manifest, seed, robot, scheduling, wiring), **start_header(info, wiring)}
                 engine = str(proved["engine"])
                 kinds = {"inference": where, "runtime": runtime, "engine": engine}
                 chosen = {"dry_run": dry_run, "accept_start": accept_start, "site": site_json, "placed": True}
@@ -192,7 +193,17 @@ def run_control(
                 finally:
                     run.close()
                 return _report(
-                    run, manifest, seed, robot, scheduling, where, steps, float(proved["golden_error"]), runtime, engine
+                    run,
+                    manifest,
+                    seed,
+                    robot,
+                    scheduling,
+                    where,
+                    steps,
+                    float(proved["golden_error"]),
+                    runtime,
+                    engine,
+                    info.started_by,
                 )
 
 
@@ -304,6 +315,14 @@ def _header(manifest: Manifest, seed: int, robot: str, scheduling: str, wiring: 
     }
 
 
+def start_header(info: RobotInfo, wiring: Wiring) -> dict[str, object]:
+    """Entries of a log's header that say what brought the robot to its starts."""
+    if wiring.start is None:
+        return {"started_by": info.started_by}
+    motion = {name: array.tolist() for name, array in wiring.start._asdict().items()}
+    return {"started_by": info.started_by, "start_motion": motion}
+
+
 def _report(
     run: Supervisor,
     manifest: Manifest,
@@ -315,6 +334,7 @@ def _report(
     golden_error: float,
     runtime: str,
     engine: str,
+    started_by: StartedBy,
 ) -> ControlReport:
     """Create the report of a run."""
     summary, rate_hz = run.summary, 1.0 / manifest.timing.control_period_s
@@ -345,6 +365,7 @@ def _report(
         inference=inference,
         runtime=runtime,
         engine=engine,
+        started_by=started_by,
         shadow=None if run.shadow is None else run.shadow.report,
         log=None if run.writer.path is None else str(run.writer.path),
         log_error=run.log_error,

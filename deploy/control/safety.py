@@ -67,6 +67,8 @@ class Reason(IntFlag):
     """An instruction in the observation is none."""
     OBS_REFUSED = 65536
     """The process that infers, or the server, refused the observation."""
+    STARTING = 131072
+    """The robot is on its way to the start pose: the action is the servo's own, and not the policy's."""
 
 
 OUTSIDE = Reason.INFERENCE_FAILED | Reason.ACTION_LATE | Reason.STOPPED | Reason.OBS_REFUSED
@@ -134,6 +136,8 @@ class SafetyVerdict(NamedTuple):
     mode: Mode
     reason: Reason
     state: SafetyState
+    before: np.ndarray
+    """(A,) action that was sent before, at first where the robot stands: the servo interpolates from it."""
 
 
 def limits_of(manifest: Manifest) -> SafetyLimits:
@@ -281,9 +285,9 @@ def decide(
         if (near != wanted).any():
             reason |= Reason.RATE_LIMITED
             wanted = near
-    sent = wanted.astype(np.float32)
+    sent, before = wanted.astype(np.float32), state.sent
     state = state._replace(last=sent, sent=sent, good_ticks=state.good_ticks + 1, bad_ticks=0, damped=False)
-    return SafetyVerdict(sent, Mode.ACTIVE, reason, state)
+    return SafetyVerdict(sent, Mode.ACTIVE, reason, state, before)
 
 
 def _is_choice(limits: SafetyLimits, action: np.ndarray) -> bool:
@@ -298,7 +302,8 @@ def _hold(limits: SafetyLimits, state: SafetyState, reason: Reason) -> SafetyVer
     if damped:
         reason |= Reason.DAMPED
     mode = Mode.DAMP if damped else Mode.HOLD
-    return SafetyVerdict(sent, mode, reason, state._replace(last=sent, sent=sent, bad_ticks=bad, damped=damped))
+    held = state._replace(last=sent, sent=sent, bad_ticks=bad, damped=damped)
+    return SafetyVerdict(sent, mode, reason, held, state.sent)
 
 
 @dataclass(frozen=True)
@@ -333,6 +338,11 @@ class SafetyChain:
         self.state = start(self.limits)
         self._watch.reset()
         self.frozen = ""
+
+    def hand_over(self) -> None:
+        """Let the policy take over a robot that was moved to its start: it blends in and goes on from there."""
+        self.state = self.state._replace(origin=self.state.sent, good_ticks=0)
+        self._watch.reset()
 
     def check(self, obs: Mapping[str, np.ndarray], age_s: float, now_s: float | None = None) -> Reason:
         """Check one observation by `check_observation`, then its time and its sensors (`SensorWatch`).

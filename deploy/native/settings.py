@@ -184,6 +184,9 @@ def servo_block(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotIn
     out.limits(limits)
     out.measured(limits, {key: port.measured_shape for key, port in ports.items()})
     out.reflex(guard_of(manifest, unpacked(cfg.risk)), wiring.observations)
+    for side in ((), (), ()) if wiring.start is None else wiring.start:
+        out.floats(side)
+    out.wholes(max(1, round(RESET_TIMEOUT_S * 1e9 / period_ns)))
     names = [str(reason.name).lower() for reason in Reason]
     out.wholes(len(names))
     for name in names:

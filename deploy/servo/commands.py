@@ -47,15 +47,16 @@ class Commander:
         self._mode, self._reason = Mode.HOLD, NONE
         self._action = self._before = self._wiring.limits.neutral
 
-    def send(self, mode: Mode, reason: Reason, action: np.ndarray) -> None:
+    def send(self, mode: Mode, reason: Reason, action: np.ndarray, before: np.ndarray) -> None:
         """Send the command of a control tick, or the first part of the way to it.
 
         Args:
             mode: the safety chain's mode.
             reason: its reasons.
             action: (A,) in the bundle's order.
+            before: (A,) action from which a robot that interpolates goes on.
         """
-        self._before = self._action
+        self._before = before
         self._mode, self._reason, self._action = mode, reason, action
         self._sent += 1
         self._write(mode, self._on_the_way(0))
@@ -71,11 +72,11 @@ class Commander:
     def hold(self) -> None:
         """Hold the robot between two episodes."""
         limits = self._wiring.limits
-        self.send(Mode.HOLD, NONE, self._action if limits.hold == "last" else limits.neutral)
+        self.send(Mode.HOLD, NONE, self._action if limits.hold == "last" else limits.neutral, self._action)
 
     def damp(self) -> None:
         """Damp the robot for good, and wait until it has been told."""
-        self.send(Mode.DAMP, Reason.STOPPED, self._wiring.limits.neutral)
+        self.send(Mode.DAMP, Reason.STOPPED, self._wiring.limits.neutral, self._action)
         self.settle()
 
     def settle(self) -> None:

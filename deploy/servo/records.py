@@ -32,18 +32,21 @@ def most_lateness(steps: int) -> int:
     return 2 * steps + 64
 
 
-def tick_to_record(episode: int, tick: Tick, lateness_us: list[float]) -> tuple[tuple[int, ...], np.ndarray]:
+def tick_to_record(
+    episode: int, tick: Tick, lateness_us: list[float], kind: RecordKind = RecordKind.TICK
+) -> tuple[tuple[int, ...], np.ndarray]:
     """Numbers and floats of a tick's record.
 
     Args:
         episode: serial number of the episode.
         tick: the tick.
         lateness_us: lateness of the servo ticks since the last record.
+        kind: `RecordKind.START` for one of the motion to the start pose.
     """
     present = _POLICY * (tick.policy is not None) + _OBSERVATION * (len(tick.observation) > 0)
     present += _BETWEEN * (tick.between is not None) + _RECOVERIES * tick.recoveries
     numbers = (
-        int(RecordKind.TICK),
+        int(kind),
         episode,
         tick.tick,
         tick.deadline_ns,

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from robotrl.deploy.buffers import Runtime
+from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.match import wire
-from robotrl.deploy.control.log import tick_record
+from robotrl.deploy.control.log import START_TICK, tick_record
+from robotrl.deploy.control.run import start_header
 from robotrl.deploy.inference.frames import FrameReader
 from robotrl.deploy.inference.link import InferenceLink
 from robotrl.deploy.inference.worker import Answering
@@ -40,7 +42,7 @@ def lockstep_log(
     change: Change = quick,
     episodes: int = 1,
 ) -> list[dict[str, Any]]:
-    """Write the log of such a run; returns its ticks.
+    """Write the log of such a run; returns its ticks, those of a motion to a start pose among them.
 
     Args:
         path: the log's place.
@@ -75,13 +77,15 @@ def lockstep_log(
         "engine": "onnxruntime",
         "placed": True,
         "dry_run": cfg.dry_run,
-        "site": None,
+        "site": None if cfg.site is None else strict.to_json(cfg.site),
+        **start_header(robot_info(robot()), wiring),
     }
     sizes = (wiring.observation_size, len(wiring.action), 0)
     lines: list[dict[str, Any]] = []
     for record in found.records:
-        if record.numbers[0] == RecordKind.TICK:
+        if record.numbers[0] in (RecordKind.TICK, RecordKind.START):
             episode, tick, _ = tick_of_record(record, *sizes)
-            lines.append(tick_record(episode, tick, wiring.observations))
+            kind = "tick" if record.numbers[0] == RecordKind.TICK else START_TICK
+            lines.append(tick_record(episode, tick, wiring.observations, kind))
     path.write_text("".join(json.dumps(line) + "\n" for line in (header, *lines)))
-    return [line for line in lines if line["kind"] == "tick"]
+    return lines

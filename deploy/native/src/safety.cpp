@@ -24,6 +24,7 @@ SafetyChain::SafetyChain(const SafetyLimits& limits)
       origin_(limits.neutral),
       wanted_(limits.neutral.size()),
       near_(limits.neutral.size()),
+      before_(limits.neutral),
       known_(limits.neutral.size(), limits.from_neutral) {}
 
 void SafetyChain::reset() {
@@ -79,6 +80,7 @@ int64_t SafetyChain::limit(const float* action) {
         last_[i] = sent_[i] = origin_[i] = wanted_[i];
         known_[i] = true;
     }
+    before_ = sent_;
     if (good_ticks_ < limits_.ramp_ticks) {
         const float part = float(double(good_ticks_ + 1) / double(limits_.ramp_ticks + 1));
         for (size_t i = 0; i < width; ++i) {
@@ -109,7 +111,8 @@ int64_t SafetyChain::limit(const float* action) {
 Verdict SafetyChain::hold(int64_t reason) {
     const bool damped = damped_ || bad_ticks_ + 1 >= limits_.bad_ticks_to_damp || reason & STOPPED;
     // repeating a delta, velocity or torque would continue the motion; only position targets can be repeated
-    wanted_ = limits_.hold_last ? sent_ : limits_.neutral;
+    wanted_ = before_ = sent_;
+    if (!limits_.hold_last) wanted_ = limits_.neutral;
     if (damped) reason |= DAMPED;
     return {damped ? DAMP : HOLD, reason};
 }

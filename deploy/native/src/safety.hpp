@@ -29,8 +29,9 @@ enum Reason : int64_t {
     REFLEX = 16384,
     OBS_MISFIT = 32768,
     OBS_REFUSED = 65536,
+    STARTING = 131072,
 };
-constexpr int REASONS = 17;
+constexpr int REASONS = 18;
 constexpr int64_t BAD = OBS_NOT_FINITE | OBS_STALE | OBS_IMPLAUSIBLE | OBS_TIME | OBS_FROZEN | OBS_MISFIT |
                         OBS_REFUSED | ACTION_MISSING | ACTION_NOT_FINITE | INFERENCE_FAILED | ACTION_LATE | STOPPED;
 
@@ -86,11 +87,19 @@ class SafetyChain {
         return verdict;
     }
 
+    // Lets the policy take over a robot that was moved to its start.
+    void hand_over() {
+        origin_ = sent_;
+        good_ticks_ = 0;
+    }
+
     // The last action sent, also between two control ticks; and that of the last control tick.
     const std::vector<float>& sent() const { return sent_; }
     const std::vector<float>& last() const { return last_; }
     // The action of the last verdict.
     const std::vector<float>& wanted() const { return wanted_; }
+    // What was sent before it, from which a robot that interpolates goes on; where the robot stands at first.
+    const std::vector<float>& before() const { return before_; }
     int64_t ticks() const { return ticks_; }
     int64_t modes(int64_t mode) const { return modes_[mode]; }
     int64_t reasons(int bit) const { return reasons_[bit]; }
@@ -103,7 +112,7 @@ class SafetyChain {
     int64_t limit(const float* action);
 
     const SafetyLimits limits_;
-    std::vector<float> last_, sent_, origin_, wanted_, near_;
+    std::vector<float> last_, sent_, origin_, wanted_, near_, before_;
     std::vector<char> known_;  // elements whose last action and origin are known
     int64_t good_ticks_ = 0, bad_ticks_ = 0;
     bool damped_ = false;

@@ -20,7 +20,7 @@
 
 namespace robotrl {
 
-enum class RecordKind : int64_t { NONE = 0, TICK = 1, END = 2, FAULT = 3, STOPPED = 4 };
+enum class RecordKind : int64_t { NONE = 0, TICK = 1, END = 2, FAULT = 3, STOPPED = 4, START = 5 };
 
 // The run ends: with a fault, as ordered, or without a word.
 struct RunEnded {
@@ -69,7 +69,8 @@ class Commander {
    public:
     Commander(const Settings& settings, const SharedMemory& robot, Observer& observer, Clock& clock);
     void begin(int64_t episode, int64_t state_id);
-    void send(int64_t mode, int64_t reason, const std::vector<float>& action);
+    // `before`: from which a robot that interpolates goes on.
+    void send(int64_t mode, int64_t reason, const std::vector<float>& action, const std::vector<float>& before);
     void repeat(int64_t step);
     void hold();
     void damp();
@@ -139,6 +140,11 @@ class Servo {
     void episode(const Message& order);
     void reset_robot();
     void check_start(const OpenTick& opened);
+    // Moves the robot to its start pose by commands of the servo's own, where its driver does not.
+    void move_to_start();
+    void move(const OpenTick& opened);
+    bool moves_to_start() const { return !settings_.start_pose.empty() && !settings_.dry_run; }
+    int64_t observed(const OpenTick& opened);
     bool steps();
     int64_t deadline(int64_t step) const { return start_ + step * settings_.period_ns / settings_.steps; }
     bool ended(int64_t tick);
@@ -193,6 +199,11 @@ class Servo {
     bool in_episode_ = false, is_open_ = false;
     // the first whole and finite observation is within the start envelope, or that is not asked for
     bool start_known_ = false;
+    // the robot is being moved to its start pose; the first element that has not arrived (-1: all have), where it is
+    bool starting_ = false;
+    int64_t away_ = -1;
+    float away_at_ = 0.0f;
+    std::vector<float> toward_;
     OpenTick open_, now_open_;
     std::vector<float> numbers_, record_;
     std::vector<float> lateness_us_;

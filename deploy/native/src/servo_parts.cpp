@@ -107,8 +107,9 @@ void Commander::reset() {
     commands_.write(message_);
 }
 
-void Commander::send(int64_t mode, int64_t reason, const std::vector<float>& action) {
-    before_ = action_;
+void Commander::send(int64_t mode, int64_t reason, const std::vector<float>& action,
+                     const std::vector<float>& before) {
+    before_ = before;
     mode_ = mode;
     reason_ = reason;
     action_ = action;
@@ -124,11 +125,11 @@ void Commander::repeat(int64_t step) {
 void Commander::hold() {
     // a copy: `send` writes to action_
     const std::vector<float> held = settings_.limits.hold_last ? action_ : settings_.limits.neutral;
-    send(HOLD, NONE, held);
+    send(HOLD, NONE, held, held);
 }
 
 void Commander::damp() {
-    send(DAMP, STOPPED, settings_.limits.neutral);
+    send(DAMP, STOPPED, settings_.limits.neutral, settings_.limits.neutral);
     settle();
 }
 

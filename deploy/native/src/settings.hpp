@@ -69,6 +69,10 @@ struct Settings {
     std::vector<WatchedInput> watched;
     SafetyLimits limits;
     std::optional<RiskGuard> guard;  // the bundle's reflex
+    // Motion to the start pose, empty where the driver moves the robot: largest change of a command in a control
+    // period, distance within which the measured position must lie.
+    std::vector<float> start_pose, start_step, start_tolerance;
+    int64_t max_start_ticks;
     std::vector<std::string> reasons;  // name of each bit
 
    private:

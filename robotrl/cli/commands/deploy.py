@@ -126,6 +126,8 @@ def _deploy(args: Args) -> int:
     reasons = f"; {', '.join(found)}" if found else ""
     print(f"safety: {safety.held} of {safety.ticks} ticks held, {safety.damped} damped{reasons}")
     print(f"scheduling: {report.scheduling}; runtime {report.runtime}, inference by {report.engine}")
+    if report.started_by == "driver" and not args.dry_run:
+        print("starts: by the driver's own motion, which the safety chain does not see")
     if args.dry_run:
         print("dry run: the robot was held, no command was sent")
     if report.shadow is not None:
