@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 import safetensors.numpy
@@ -43,7 +43,7 @@ from robotrl.deploy.export_stacks import flattened, newest, stacked, stacked_sha
 from robotrl.deploy.export_steering import exported_steering, steering_of
 from robotrl.deploy.noise import CounterNoise
 from robotrl.deploy.session import GraphSession, SteeredSession, TickOutputs, built, check_golden, run_ticks
-from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
+from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest, unknown
 from robotrl.peft.lora import merged
 from robotrl.run.onnx_graph import onnx_graph
 from robotrl.spec.actuation import Actuation
@@ -124,6 +124,7 @@ def export(
     sign: str | os.PathLike[str] | None = None,
     reflex: object = None,
     steer_graph: bool = False,
+    interpolation: schema.Interpolation = "hold",
 ) -> ExportReport:
     """Export a policy to a bundle.
 
@@ -143,6 +144,8 @@ def export(
         reflex: policy with a risk critic, which the servo evaluates; None takes that of the policy, if it has one.
         steer_graph: keep the steering of a policy of DSRL in a graph of its own (`steer.onnx`), and the policy that it
             steers in another; else one graph holds both.
+        interpolation: commands of the servo between two control ticks: "hold" repeats the action, "linear" goes to it
+            in a straight line from the one before.
 
     Raises:
         ConfigError: an argument is out of range, the target exists, observations are missing, or the key is none.
@@ -156,6 +159,7 @@ def export(
     period = _period(source, control_dt_s)
     if samples < MIN_SAMPLES:
         raise ConfigError(f"samples is {samples!r}: expected {MIN_SAMPLES} or more")
+    _check_interpolation(source, interpolation, reflex)
     if sign is not None:
         check_private_key(sign)
     policy = _frozen_copy(source)
@@ -170,7 +174,7 @@ def export(
         guard = reflex or (source if isinstance(source, HasRisk) else None)
         risk = None if guard is None else exported(guard, newest(policy.observation_spec, recorded), onnx_graph)
         limits = safety or SafetyOptions()
-        plan = ExportPlan(own, period, action_kind, limits, run, recorded, actuation, risk, steering)
+        plan = ExportPlan(own, period, action_kind, limits, run, recorded, actuation, risk, steering, interpolation)
         unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
         session = alone = GraphSession(graph, unsealed)
         if steering is not None:
@@ -248,6 +252,23 @@ def _period(policy: HasDeploy, control_dt_s: float | None) -> float:
     if not 0.0 < period <= 10.0:
         raise ConfigError(f"control_dt_s is {period!r}: expected more than 0, at most 10 seconds")
     return float(period)
+
+
+def _check_interpolation(policy: HasDeploy, interpolation: schema.Interpolation, reflex: object) -> None:
+    """Check that there is something between two actions.
+
+    Raises:
+        ConfigError: the interpolation is unknown, the actions are choices, or a reflex commands the robot there.
+    """
+    if interpolation not in get_args(schema.Interpolation):
+        raise unknown("interpolation", interpolation, get_args(schema.Interpolation))
+    if interpolation == "hold":
+        return
+    why = "the actions are choices" if policy.action_spec.choices is not None else ""
+    if reflex is not None or isinstance(policy, HasRisk):
+        why = "a reflex commands the robot between two control ticks"
+    if why:
+        raise ConfigError(f"interpolation is {interpolation!r}: {why}, expected 'hold'")
 
 
 def _frozen_copy(policy: HasDeploy) -> HasDeploy:

@@ -274,6 +274,8 @@ def _check_choices(manifest: Manifest) -> None:
         stated = [safety.low[i], safety.high[i]]
         require(stated == [0, count - 1], f"safety limits of {action.names[i]!r}", stated, f"0 to {count - 1}")
         require(safety.neutral[i] in range(count), "safety.neutral", safety.neutral, "numbers of choices")
+    interpolation = manifest.timing.interpolation
+    require(interpolation == "hold", "timing.interpolation", interpolation, "'hold' for choices")
     require(safety.max_step is None, "safety.max_step", safety.max_step, "null for choices")
     require(safety.ramp_in_s == 0, "safety.ramp_in_s", safety.ramp_in_s, "0 for choices")
     outputs = [t for t in manifest.transforms.outputs if t.key == "action"]

@@ -138,6 +138,7 @@ class ExportPlan:
         actuation: default pose and gains of the joints that the actions move, if they are known.
         reflex: the servo's reflex, and its risk graph; None without one.
         steering: the steering of the policy, and its graph; None without one, or where the policy graph holds it.
+        interpolation: commands between two control ticks.
     """
 
     policy: HasDeploy
@@ -149,6 +150,7 @@ class ExportPlan:
     actuation: Actuation | None = None
     reflex: tuple[schema.BundleReflex, bytes] | None = None
     steering: tuple[schema.BundleSteering, bytes] | None = None
+    interpolation: schema.Interpolation = "hold"
 
     def manifest(self, graph: bytes, golden: bytes | None, parity: schema.Parity, ticks: int) -> schema.Manifest:
         """Create the manifest, not yet sealed.
@@ -189,7 +191,7 @@ class ExportPlan:
                 max_observation_age_s=self._max_age_s(committed),
                 rtc_mode="guided" if guided else "trained" if committed else "none",
                 rtc_max_delay_steps=committed,
-                interpolation="hold",
+                interpolation=self.interpolation,
             ),
             action=self._action(),
             safety=self._safety(),

@@ -108,6 +108,9 @@ class Io:
     outputs: tuple[Port, ...]
 
 
+Interpolation = Literal["hold", "linear"]
+
+
 @dataclass(frozen=True)
 class Timing:
     """Control rate, chunk execution and time limits.
@@ -123,7 +126,8 @@ class Timing:
             "guided": it begins at its observation, and the sampler is guided by what the last one planned.
         rtc_max_delay_steps: the largest inference delay that the policy was trained for, in control steps; of guided
             chunks the overlap with the last one, `chunk_length` - `execute`.
-        interpolation: the robot's interpolation between two actions ("hold": repeat the last action).
+        interpolation: commands between two control ticks. "hold": the last action again; "linear": on the way from
+            the action before, which is the action itself at the end of the control period.
     """
 
     control_period_s: float
@@ -133,7 +137,7 @@ class Timing:
     max_observation_age_s: float
     rtc_mode: Literal["none", "guided", "trained"]
     rtc_max_delay_steps: int
-    interpolation: Literal["hold", "linear"]
+    interpolation: Interpolation
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, message
 from robotrl.deploy.servo.asking import Answered, Asker, delay_of
 from robotrl.deploy.servo.clock import MONOTONIC, Clock
-from robotrl.deploy.servo.commands import Commander
+from robotrl.deploy.servo.commands import Commander, commands_of
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.observing import NO_OBSERVATION, Observer, OpenTick
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
@@ -92,7 +92,8 @@ class ServoLoop:
         self.link = link
         self.observer = Observer(robot, info, wiring, clock)
         self.history = ObservationHistory(manifest.observations)
-        self.commander = Commander(robot, wiring, cfg.steps, timing.interpolation == "linear", cfg.dry_run, clock)
+        commands = commands_of(manifest, info, cfg.steps)
+        self.commander = Commander(robot, wiring, cfg.steps, commands, cfg.dry_run, clock)
         # the sensors of a robot that is held stand still
         self.chain = SafetyChain(wiring.limits._replace(max_still_s={}) if cfg.dry_run else wiring.limits)
         self.period_s = timing.control_period_s

@@ -79,14 +79,13 @@ class Commander {
     void reset();
 
    private:
-    bool interpolates() const { return linear_ && mode_ == ACTIVE; }
+    bool interpolates() const { return (settings_.linear || settings_.mean) && mode_ == ACTIVE; }
     void write(int64_t mode, int64_t part);
 
     const Settings& settings_;
     Clock& clock_;
     Observer& observer_;
     Channel commands_;
-    const bool linear_;
     int64_t episode_ = 0, state_id_ = -1, sent_ = 0, mode_ = HOLD, reason_ = NONE;
     std::vector<float> action_, before_;
     Message message_, echo_;

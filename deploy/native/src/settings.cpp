@@ -43,7 +43,7 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
     inference_magic = block.text();
     control_period_s = block.number();
     inference_s = block.number();
-    for (bool* flag : {&linear, &dry_run, &wake_early, &fifo, &accept_start, &trained, &guided}) *flag = block.whole() != 0;
+    for (bool* flag : {&linear, &mean, &dry_run, &wake_early, &fifo, &accept_start, &trained, &guided}) *flag = block.whole() != 0;
     action = block.wholes();
     for (int64_t left = block.whole(); left > 0; --left) {
         NumberPort port;

@@ -56,7 +56,8 @@ struct Settings {
     int64_t most_planned;  // actions of the last chunk that the policy takes at most
     int64_t reset_timeout_ns, supervisor_timeout_ns, idle_timeout_ns, most_lateness;
     double control_period_s, inference_s;
-    bool linear, dry_run, wake_early, fifo, accept_start;
+    bool linear, mean;  // commands between two control ticks: on the way to the action; once, the mean of that way
+    bool dry_run, wake_early, fifo, accept_start;
     bool trained, guided;  // how a chunk continues the one before it
     // robot and bundle
     int64_t observation_size;
