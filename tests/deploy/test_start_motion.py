@@ -288,7 +288,9 @@ def test_a_driver_is_checked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @undisturbed
-def test_a_robot_is_moved_to_its_start_in_real_time(plain: Path, tmp_path: Path, runtime: Runtime) -> None:
+def test_a_robot_is_moved_to_its_start_in_real_time(
+    plain: Path, tmp_path: Path, runtime: Runtime, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "log.jsonl"
     report = run_control(plain, JOINTS, episodes=2, limit_s=1.5, log=log, runtime=runtime)
     assert (report.started_by, report.safety.held) == ("servo", 0)
@@ -300,6 +302,13 @@ def test_a_robot_is_moved_to_its_start_in_real_time(plain: Path, tmp_path: Path,
     assert report.safety.reasons["starting"] == len(started) == report.safety.ticks - report.ticks
     found = replay(log, plain)
     assert (found.policy_max_abs, found.sent_max_abs, found.verdicts_differ) == (0, 0, 0)
+    assert main(["report", str(log), "--bundle", str(plain)]) == 0
+    said = capsys.readouterr().out
+    assert "starts     the servo moved the robot there, through the safety chain" in said
+    assert f"{len(started) + report.ticks:,} ticks and" in said and "bit for bit" in said
+    # a tick of the episode, and not that of the motion with its number
+    assert main(["report", str(log), "--bundle", str(plain), "--tick", "1:3"]) == 0
+    assert "starting" not in capsys.readouterr().out
 
 
 @undisturbed
