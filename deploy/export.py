@@ -182,7 +182,7 @@ def export(
         states = _walk(policy, recorded)
         parity = _parity(policy, session, unsealed, recorded, states, samples)
         if steering is not None:
-            parity = worse(parity, _parity(own, alone, unsealed, recorded, states, samples))
+            parity = _worse(parity, _parity(own, alone, unsealed, recorded, states, samples))
         golden = _record_golden(policy, session, unsealed, recorded, states)
         golden_bytes = safetensors.numpy.save(golden.to_arrays())
         manifest = schema.sealed(plan.manifest(graph, golden_bytes, parity, len(golden.actions)))
@@ -410,7 +410,7 @@ def _parity(
     return parity
 
 
-def worse(one: schema.Parity, other: schema.Parity) -> schema.Parity:
+def _worse(one: schema.Parity, other: schema.Parity) -> schema.Parity:
     """The larger differences of two comparisons, of one number of samples."""
     return schema.Parity(one.samples, max(one.max_abs, other.max_abs), max(one.max_rel, other.max_rel))
 
