@@ -100,9 +100,8 @@ def test_a_robot_of_positions_goes_on_from_where_it_stands(tmp_path: Path, runti
 
     class Standing(TwoJointsRobot):
         def reset(self, state_id: int) -> dict[str, np.ndarray]:
-            super().reset(state_id)
-            self.joints, self.target = np.array([1.0, -1.0]), np.array([1.0, -1.0])
-            return {"state": np.concatenate([self.joints, self.goals]).astype(np.float32)}
+            self.joints, self.target, self.goals = np.array([1.0, -1.0]), np.array([1.0, -1.0]), np.array([2.0, 0.0])
+            return self.observe()
 
         def observe(self) -> Any:
             return super().observe().observations
