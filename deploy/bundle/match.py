@@ -14,7 +14,7 @@ import numpy as np
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.safety import SafetyLimits, limits_of
-from robotrl.deploy.control.start import StartPlan
+from robotrl.deploy.control.start import MotionToStart
 from robotrl.deploy.robots.link import MAX_OBSERVATION, RobotFault
 from robotrl.deploy.robots.start_motion import StartedBy, StartMotion
 from robotrl.errors import ConfigError, nearest
@@ -76,7 +76,7 @@ class Wiring(NamedTuple):
     """(A,) index into the bundle's action for each action element of the robot."""
     limits: SafetyLimits
     """Limits of the bundle, tightened by the robot's own bounds and the site's limits."""
-    start: StartPlan | None = None
+    start: MotionToStart | None = None
     """Motion by which the servo brings the robot to its start; None where its driver does."""
 
 
@@ -137,7 +137,7 @@ def _started_by(value: object) -> StartedBy:
     return cast("StartedBy", value)
 
 
-def _start(manifest: Manifest, motion: StartMotion, order: np.ndarray, limits: SafetyLimits) -> StartPlan:
+def _start(manifest: Manifest, motion: StartMotion, order: np.ndarray, limits: SafetyLimits) -> MotionToStart:
     """Motion to the start pose in the bundle's order.
 
     Args:
@@ -174,7 +174,7 @@ def _start(manifest: Manifest, motion: StartMotion, order: np.ndarray, limits: S
                 " moved to its start, or a driver whose reset moves it"
             )
     step = speed * manifest.timing.control_period_s
-    return StartPlan(*(array.astype(np.float32) for array in (pose, step, tolerance)))
+    return MotionToStart(*(array.astype(np.float32) for array in (pose, step, tolerance)))
 
 
 def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec) -> np.ndarray:

@@ -27,7 +27,7 @@ from robotrl.deploy.control.safety import (
     is_plausible,
     limits_of,
 )
-from robotrl.deploy.control.start import StartPlan, toward
+from robotrl.deploy.control.start import MotionToStart, toward
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.request import committed_inputs
 from robotrl.deploy.robots.cameras import NO_FRAME
@@ -189,14 +189,14 @@ def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
     return SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
 
 
-def _start_plan(header: dict[str, Any]) -> StartPlan | None:
+def _start_plan(header: dict[str, Any]) -> MotionToStart | None:
     """Motion to the start pose of a run; None where the driver moved the robot, as in older logs."""
     motion = header.get("start_motion")
-    return None if motion is None else StartPlan(*(array_of(motion[name]) for name in StartPlan._fields))
+    return None if motion is None else MotionToStart(*(array_of(motion[name]) for name in MotionToStart._fields))
 
 
 def _start_tick(
-    chain: SafetyChain, gate: Mapping[str, Spec], record: dict[str, Any], plan: StartPlan | None
+    chain: SafetyChain, gate: Mapping[str, Spec], record: dict[str, Any], plan: MotionToStart | None
 ) -> ReplayedTick:
     """Compute a tick of the motion to the start pose again."""
     if plan is None:

@@ -13,7 +13,7 @@ import numpy as np
 from robotrl.deploy.control.safety import SafetyLimits
 
 
-class StartPlan(NamedTuple):
+class MotionToStart(NamedTuple):
     """Motion to the start pose, in the bundle's order. Arrays are (A,) float32."""
 
     pose: np.ndarray
@@ -24,7 +24,7 @@ class StartPlan(NamedTuple):
     """Distance from the pose within which the measured position must lie."""
 
 
-def toward(plan: StartPlan, sent: np.ndarray) -> np.ndarray:
+def toward(plan: MotionToStart, sent: np.ndarray) -> np.ndarray:
     """The next command (A,) on the way from the last one that was sent, (A,), to the start pose."""
     return np.minimum(np.maximum(plan.pose, sent - plan.step), sent + plan.step)
 
@@ -43,7 +43,7 @@ def measured_action(limits: SafetyLimits, obs: Mapping[str, np.ndarray]) -> np.n
     return found
 
 
-def away_from_start(plan: StartPlan, sent: np.ndarray, measured: np.ndarray) -> int | None:
+def away_from_start(plan: MotionToStart, sent: np.ndarray, measured: np.ndarray) -> int | None:
     """First element that has not arrived at the start pose; None once all have.
 
     Args:

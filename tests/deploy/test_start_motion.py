@@ -23,7 +23,7 @@ from robotrl.deploy.control.log import START_TICK, read_log
 from robotrl.deploy.control.replay import replay, replayed_ticks
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason
-from robotrl.deploy.control.start import StartPlan, away_from_start, toward
+from robotrl.deploy.control.start import MotionToStart, away_from_start, toward
 from robotrl.deploy.native.lockstep import LockstepCfg, robot_info, run_in_lockstep
 from robotrl.deploy.robots.link import RobotCommand, RobotFault
 from robotrl.deploy.robots.start_motion import StartMotion, started_by
@@ -58,7 +58,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_way_to_the_pose_by_hand() -> None:
-    plan = StartPlan(np.float32([1.0, -1.0]), np.float32([0.5, 0.25]), np.float32([0.1, 0.1]))
+    plan = MotionToStart(np.float32([1.0, -1.0]), np.float32([0.5, 0.25]), np.float32([0.1, 0.1]))
     sent = np.float32([0.0, -0.5])
     way = [sent := toward(plan, sent) for _ in range(3)]
     assert np.stack(way).tolist() == [[0.5, -0.75], [1.0, -1.0], [1.0, -1.0]]
