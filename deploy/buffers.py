@@ -9,7 +9,7 @@ import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.noise import CounterNoise
-from robotrl.errors import RobotrlError
+from robotrl.errors import ConfigError, RobotrlError
 from robotrl.transforms import Transform, numpy_backend
 
 NATIVE_NOISE = "onnxruntime, native noise"
@@ -37,7 +37,12 @@ class GraphBuffers:
 
     Args:
         manifest: description of the graph.
+
+    Attributes:
+        steered: see `InferenceSession`.
     """
+
+    steered: bool = False
 
     def __init__(self, manifest: Manifest) -> None:
         self.observation = np.zeros(sum(math.prod(port.shape) for port in manifest.observations), np.float32)
@@ -67,6 +72,8 @@ class InferenceSession(Protocol):
     engine: str
     """Name of what computes it: "onnxruntime", "native" (the C++ engine), "onnxruntime, native noise" or "server"; bits
     are those of one name."""
+    steered: bool
+    """A steering graph chooses the policy's noise: `inputs["noise"]` is what it draws with, and not the policy's."""
     observation: np.ndarray
     inputs: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]
@@ -91,6 +98,18 @@ class InferenceSession(Protocol):
             seed: 0 or more.
         """
         ...
+
+
+def check_steer(manifest: Manifest, steer: bool) -> None:
+    """Check that steering is there to be switched off.
+
+    Raises:
+        ConfigError: `steer` is False, and the bundle has no steering graph.
+    """
+    if not steer and manifest.steer is None:
+        raise ConfigError(
+            "steer is False: this bundle has no steering graph, expected one that was exported with --steer-graph"
+        )
 
 
 def output_names(manifest: Manifest) -> dict[str, str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 import safetensors.numpy
@@ -40,9 +40,10 @@ from robotrl.deploy.bundle.risk_graph import RISK_FILE
 from robotrl.deploy.bundle.signature import SIGNATURE_FILE, check_private_key, signature_of
 from robotrl.deploy.export_reflex import HasRisk, exported
 from robotrl.deploy.export_stacks import flattened, newest, stacked, stacked_shape
+from robotrl.deploy.export_steering import exported_steering, steering_of
 from robotrl.deploy.noise import CounterNoise
-from robotrl.deploy.session import GraphSession, TickOutputs, check_golden, run_ticks
-from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest
+from robotrl.deploy.session import GraphSession, SteeredSession, TickOutputs, built, check_golden, run_ticks
+from robotrl.errors import CapabilityError, ConfigError, DataError, NumericsError, nearest, unknown
 from robotrl.peft.lora import merged
 from robotrl.run.onnx_graph import onnx_graph
 from robotrl.spec.actuation import Actuation
@@ -122,6 +123,8 @@ def export(
     actuation: Actuation | None = None,
     sign: str | os.PathLike[str] | None = None,
     reflex: object = None,
+    steer_graph: bool = False,
+    interpolation: schema.Interpolation = "hold",
 ) -> ExportReport:
     """Export a policy to a bundle.
 
@@ -139,10 +142,14 @@ def export(
         actuation: default pose and gains of the joints that the actions move, for the manifest.
         sign: private Ed25519 key that signs the bundle, a PEM file; None leaves it unsigned.
         reflex: policy with a risk critic, which the servo evaluates; None takes that of the policy, if it has one.
+        steer_graph: keep the steering of a policy of DSRL in a graph of its own (`steer.onnx`), and the policy that it
+            steers in another; else one graph holds both.
+        interpolation: commands of the servo between two control ticks: "hold" repeats the action, "linear" goes to it
+            in a straight line from the one before.
 
     Raises:
         ConfigError: an argument is out of range, the target exists, observations are missing, or the key is none.
-        CapabilityError: the policy cannot be exported.
+        CapabilityError: the policy cannot be exported, or is not steered and `steer_graph` is set.
         NumericsError: the exported graph differs from torch by more than 1e-5 of the action range, or gives numbers
             that are not finite; no bundle is written.
     """
@@ -152,33 +159,46 @@ def export(
     period = _period(source, control_dt_s)
     if samples < MIN_SAMPLES:
         raise ConfigError(f"samples is {samples!r}: expected {MIN_SAMPLES} or more")
+    _check_interpolation(source, interpolation, reflex)
     if sign is not None:
         check_private_key(sign)
     policy = _frozen_copy(source)
+    steered = steering_of(policy) if steer_graph else None
+    own = policy if steered is None else steered.base
     recorded = stacked(policy.observation_spec, _recorded(policy, observations, run_dir, samples))
     with installed(target, overwrite=overwrite) as draft:
-        graph = _to_onnx(policy)
+        graph = _to_onnx(own)
+        steering = None if steered is None else exported_steering(steered, onnx_graph)
         facts = scan(graph, schema.GRAPH_FILE)
         run = training or unknown_run(policy)
         guard = reflex or (source if isinstance(source, HasRisk) else None)
         risk = None if guard is None else exported(guard, newest(policy.observation_spec, recorded), onnx_graph)
-        plan = ExportPlan(policy, period, action_kind, safety or SafetyOptions(), run, recorded, actuation, risk)
+        limits = safety or SafetyOptions()
+        plan = ExportPlan(own, period, action_kind, limits, run, recorded, actuation, risk, steering, interpolation)
         unsealed = plan.manifest(graph, golden=None, parity=schema.Parity(0, 0.0, 0.0), ticks=MIN_GOLDEN_TICKS)
-        session = GraphSession(graph, unsealed)
+        session = alone = GraphSession(graph, unsealed)
+        if steering is not None:
+            session = SteeredSession(graph, steering.graph, unsealed)
         states = _walk(policy, recorded)
         parity = _parity(policy, session, unsealed, recorded, states, samples)
+        if steering is not None:
+            parity = _worse(parity, _parity(own, alone, unsealed, recorded, states, samples))
         golden = _record_golden(policy, session, unsealed, recorded, states)
         golden_bytes = safetensors.numpy.save(golden.to_arrays())
         manifest = schema.sealed(plan.manifest(graph, golden_bytes, parity, len(golden.actions)))
         draft.write(schema.GRAPH_FILE, graph)
         draft.write(schema.GOLDEN_FILE, golden_bytes)
+        if steering is not None:
+            draft.write(schema.STEER_FILE, steering.graph)
         if risk is not None:
             draft.write(RISK_FILE, risk.graph)
         draft.write(schema.MANIFEST_FILE, manifest.to_bytes())
         if sign is not None:
             draft.write(SIGNATURE_FILE, signature_of(manifest.to_bytes(), sign))
         # Open the bundle as a robot would, before it gets its final name.
-        check_golden(session, open_bundle(draft.path))
+        written = open_bundle(draft.path)
+        for proved in {id(one): one for one in (session, alone)}.values():
+            check_golden(proved, written)
     return ExportReport(
         path=target,
         bundle_id=manifest.bundle_id,
@@ -200,7 +220,7 @@ def parity_of(policy: HasDeploy, bundle: Bundle, observations: Mapping[str, Any]
     """
     count = len(next(iter(observations.values())))
     recorded = stacked(policy.observation_spec, _recorded(policy, observations, None, count))
-    session, frozen = GraphSession(bundle.graph, bundle.manifest), _frozen_copy(policy)
+    session, frozen = built(bundle), _frozen_copy(policy)
     return _difference(frozen, session, bundle.manifest, recorded, _walk(frozen, recorded), count)
 
 
@@ -232,6 +252,23 @@ def _period(policy: HasDeploy, control_dt_s: float | None) -> float:
     if not 0.0 < period <= 10.0:
         raise ConfigError(f"control_dt_s is {period!r}: expected more than 0, at most 10 seconds")
     return float(period)
+
+
+def _check_interpolation(policy: HasDeploy, interpolation: schema.Interpolation, reflex: object) -> None:
+    """Check that there is something between two actions.
+
+    Raises:
+        ConfigError: the interpolation is unknown, the actions are choices, or a reflex commands the robot there.
+    """
+    if interpolation not in get_args(schema.Interpolation):
+        raise unknown("interpolation", interpolation, get_args(schema.Interpolation))
+    if interpolation == "hold":
+        return
+    why = "the actions are choices" if policy.action_spec.choices is not None else ""
+    if reflex is not None or isinstance(policy, HasRisk):
+        why = "a reflex commands the robot between two control ticks"
+    if why:
+        raise ConfigError(f"interpolation is {interpolation!r}: {why}, expected 'hold'")
 
 
 def _frozen_copy(policy: HasDeploy) -> HasDeploy:
@@ -373,6 +410,11 @@ def _parity(
     return parity
 
 
+def _worse(one: schema.Parity, other: schema.Parity) -> schema.Parity:
+    """The larger differences of two comparisons, of one number of samples."""
+    return schema.Parity(one.samples, max(one.max_abs, other.max_abs), max(one.max_rel, other.max_rel))
+
+
 def _difference(
     policy: HasDeploy,
     session: GraphSession,
@@ -386,8 +428,8 @@ def _difference(
     rows = np.linspace(0, total - 1, samples).round().astype(np.int64)
     before = {key: array[rows] for key, array in states.items()}
     ticks = _inputs(policy, {key: array[rows] for key, array in recorded.items()}, before, manifest)
-    wanted, _, wanted_states = _torch_ticks(policy, ticks)
-    found, _, found_states = run_ticks(session, ticks, manifest)
+    wanted, _, wanted_states, _ = _torch_ticks(policy, ticks)
+    found, _, found_states, _ = run_ticks(session, ticks, manifest)
     error = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
     error[~_decided(policy, ticks)] = 0.0
     # a state's elements lie between -1 and 1
@@ -468,17 +510,17 @@ def _record_golden(
     states: dict[str, np.ndarray],
 ) -> GoldenTicks:
     inputs = _only_decided(policy, golden_inputs(manifest, recorded, states))
-    actions, raw, after = run_ticks(session, inputs, manifest)
+    actions, raw, after, chosen = run_ticks(session, inputs, manifest)
     if not (np.isfinite(actions).all() and np.isfinite(raw).all()):
         tick = int(np.nonzero(~np.isfinite(actions).all(axis=(1, 2)) | ~np.isfinite(raw).all(axis=(1, 2)))[0][0])
         raise NumericsError(
             f"golden tick {tick}: the policy answers an observation inside its bounds with a number that is not finite"
         )
-    reference, _, _ = _torch_ticks(policy, inputs)
+    reference = _torch_ticks(policy, inputs).actions
     error = float((np.abs(actions.astype(np.float64) - reference) / manifest.action_range).max())
     if not error <= GOLDEN_TOLERANCE:
         raise NumericsError(
             f"golden ticks: onnxruntime differs from torch by {error:.3g} of the action range: expected at most "
             f"{GOLDEN_TOLERANCE:g}; no bundle was written"
         )
-    return replace(inputs, actions=actions, normalized_action=raw, next_states=after)
+    return replace(inputs, actions=actions, normalized_action=raw, next_states=after, steered_noise=chosen)

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robotrl.deploy.bounded import bounded_memory, within
-from robotrl.deploy.buffers import InferenceError, InferenceSession, Runtime, host_transforms, output_names
+from robotrl.deploy.buffers import (
+    InferenceError,
+    InferenceSession,
+    Runtime,
+    check_steer,
+    host_transforms,
+    output_names,
+)
 from robotrl.deploy.bundle.bundle import Bundle, open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.history import ObservationHistory
@@ -64,20 +71,16 @@ class Controller:
         bundle: the verified bundle.
         seed: seed of the sampler's noise; 0 or more.
         session: computes the bundle's graph elsewhere, e.g. on a server; None computes it here by onnxruntime.
+        steer: use the bundle's steering graph, where it has one and no session is given.
     """
 
-    def __init__(self, bundle: Bundle, seed: int, session: InferenceSession | None = None) -> None:
+    def __init__(self, bundle: Bundle, seed: int, session: InferenceSession | None = None, steer: bool = True) -> None:
         if seed < 0:
             raise ConfigError(f"seed is {seed!r}: expected 0 or more")
         self.bundle = bundle
         self.manifest = manifest = bundle.manifest
-        if manifest.sampler.noise_policy == "steer":
-            raise DataError(
-                "this bundle needs a steering graph, which this version of the runtime does not execute: install a"
-                " newer robotrl"
-            )
         with bounded_memory():
-            self.session = built(bundle) if session is None else session
+            self.session = built(bundle, steer=steer) if session is None else session
             self.golden_error = _proved(self.session, bundle)
         self._state = RecurrentState(manifest, self.session)
         # the golden ticks have left theirs
@@ -92,8 +95,8 @@ class Controller:
         names = output_names(manifest)
         self._actions = self.session.outputs[names["actions"]][0]
         shape = manifest.sampler.noise_shape
-        counted = shape is not None and manifest.sampler.noise_policy == "counter"
-        self._noise = self.session.noise(shape, seed) if counted and shape is not None else None
+        draws = manifest.draws_noise(self.session.steered)
+        self._noise = self.session.noise(shape, seed) if draws and shape is not None else None
         self._noise_in = self.session.inputs.get("noise")
         self._prefix = {port.name: self.session.inputs[port.name][0] for port in manifest.prefix}
         self._uncommit()
@@ -110,7 +113,9 @@ class Controller:
         self.prepare()
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, seed: int = 0, runtime: Runtime = "python") -> Controller:
+    def load(
+        cls, path: str | os.PathLike[str], *, seed: int = 0, runtime: Runtime = "python", steer: bool = True
+    ) -> Controller:
         """Verify the bundle at `path`, replay its golden ticks on this machine, and warm up.
 
         Args:
@@ -118,19 +123,22 @@ class Controller:
             seed: seed of the sampler's noise; 0 or more.
             runtime: "native" computes the graph by the C++ engine, where that has a loop for each of its operators;
                 "python", and for any other graph, onnxruntime does.
+            steer: False runs the base policy of a bundle with a steering graph, without that.
 
         Raises:
             DataError: the bundle is damaged, altered, of a newer schema, or computes other actions on this machine; its
                 graph cannot be computed, takes too long, or needs more memory than there is.
-            ConfigError: the seed is negative, or the C++ engine cannot be built.
+            ConfigError: the seed is negative, the C++ engine cannot be built, or `steer` is False and the bundle has no
+                steering graph.
         """
         bundle = open_bundle(path)
+        check_steer(bundle.manifest, steer)
         if runtime == "python":
-            return cls(bundle, seed)
+            return cls(bundle, seed, steer=steer)
         # a robot without a compiler does not need the module
         from robotrl.deploy.native.session import native_session
 
-        return cls(bundle, seed, native_session(bundle))
+        return cls(bundle, seed, native_session(bundle, steer), steer)
 
     @property
     def engine(self) -> str:

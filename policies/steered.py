@@ -156,20 +156,22 @@ class SteeredPolicy(PolicyOverBase):
         bound = self.actor.bound
         return self.base.decode(ctx, noise.clamp(-bound, bound))
 
-    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
-        """Chunk from noise that the actor samples with `noise` (B, H, A), or from its mean, which ignores `noise`.
+    def chosen_noise(self, ctx: Tensor, noise: Tensor | None) -> Tensor:
+        """Noise (B, H, A) that the actor samples with `noise` (B, H, A), or its mean, which ignores `noise`.
 
         Raises:
             ConfigError: `noise` is None, but sampled noise is deployed.
         """
+        if self.cfg.deploy == "mean":
+            return self.actor.mean(ctx)
+        if noise is None:
+            raise ConfigError("noise is None: a steered policy that is deployed by sampling draws with it")
+        return self.actor.draw(ctx, noise).noise
+
+    def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
+        """Chunk from the noise that the actor chooses, see `chosen_noise`."""
         ctx = self.encode(obs)
-        if self.cfg.deploy == "sample":
-            if noise is None:
-                raise ConfigError("noise is None: a steered policy that is deployed by sampling draws with it")
-            chosen = self.actor.draw(ctx, noise).noise
-        else:
-            chosen = self.actor.mean(ctx)
-        normalized_action = self.steer(ctx, chosen)
+        normalized_action = self.steer(ctx, self.chosen_noise(ctx, noise))
         return Deployed(self.to_actions(normalized_action), normalized_action)
 
     def act(

@@ -19,6 +19,7 @@ from robotrl.fn.random import counter_rng
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.wrapper import State, WrappedSim, declared
 from robotrl.spec import COMMITTED, COMMITTED_MASK, HasStateIds, Step, committed_specs, visible
+from robotrl.spec.actuation import HasActuation
 from robotrl.spec.sim_options import PerturbCfg
 from robotrl.spec.vehicle import HasPlanFrame, HasTrajectoryActions
 
@@ -39,9 +40,16 @@ def perturbed(sim: Any, cfg: PerturbCfg, seed: int) -> Any:
 
     Raises:
         ConfigError: a value out of range.
-        CapabilityError: actions that are choices are to be observed as committed.
+        CapabilityError: actions that are choices are to be observed as committed, or they or trajectories are to be
+            interpolated.
     """
     cfg.check()
+    if cfg.interpolate_actions and (sim.action_spec.choices is not None or _are_plans(sim)):
+        kind = "choices" if sim.action_spec.choices is not None else "trajectories"
+        raise CapabilityError(
+            f"perturb.interpolate_actions is set and the actions of {type(sim).__name__} are {kind}: expected numbers"
+            " between which others make sense"
+        )
     if cfg.committed_steps and sim.action_spec.choices is not None:
         raise CapabilityError(
             f"perturb.committed_steps is {cfg.committed_steps} and the actions of {type(sim).__name__} are choices:"
@@ -78,6 +86,10 @@ class PerturbedSim(WrappedSim):
         """(D, N, 4) frames in which the plans on their way were given, see `HasPlanFrame`; zeros without plans."""
         self._delay = torch.full((n,), cfg.action_delay_steps, device=self.device)
         """(N,) length of each env's part of the queue."""
+        self._executed = self._rest.repeat(n, *(1 for _ in width))
+        """(N, A) actions of the last step, from which the next ones are approached."""
+        self._goes_on = not _is_position(sim)
+        """An episode's first action is approached from `_rest`; a robot of position targets stands somewhere else."""
         if cfg.committed_steps:
             self.observation_spec = sim.observation_spec | committed_specs(sim.action_spec, cfg.committed_steps)
         self._bounds = ActionBounds(sim.action_spec, n)
@@ -107,10 +119,12 @@ class PerturbedSim(WrappedSim):
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by the actions that arrive in this step."""
         executed = actions
-        if len(self._queue):
+        if len(self._queue) or self._cfg.interpolate_actions:
             # a bad action is refused now, not when it arrives
             given = torch.tensor(self._bounds.checked(actions.detach().cpu().numpy(), self._steps), device=self.device)
-            executed = self._pass_on(given)
+            executed = self._pass_on(given) if len(self._queue) else given
+        if self._cfg.interpolate_actions:
+            executed = self._on_the_way(executed)
         step: Step = self.sim.step(executed)
         self._steps += 1
         ended = step.final_ids
@@ -149,6 +163,7 @@ class PerturbedSim(WrappedSim):
         """Observations and actions on their way, and seed and counters of the losses."""
         state: dict[str, Tensor] = {"queue": self._queue, "delay": self._delay, "age": self._age, "lost": self._lost}
         state |= {} if self._plan_dt_s is None else {"frames": self._frames}
+        state |= {"executed": self._executed} if self._cfg.interpolate_actions else {}
         state |= {f"given/{key}": x for key, x in self._given.items()}
         state |= {f"past/{i}/{key}": x for i, some in enumerate(self._past) for key, x in some.items()}
         numbers: dict[str, NDArray[Any]] = {"steps": self._steps.copy(), "episodes": self._episodes.copy()}
@@ -177,6 +192,8 @@ class PerturbedSim(WrappedSim):
         self._queue, self._delay = read("queue"), read("delay")
         if self._plan_dt_s is not None:
             self._frames = read("frames")
+        if self._cfg.interpolate_actions:
+            self._executed = read("executed")
         self._age, self._lost = read("age"), read("lost")
         self._given = {key: read(f"given/{key}") for key in self._keys}
         self._past = [{key: read(f"past/{i}/{key}") for key in self._keys} for i in range(len(self._past))]
@@ -197,6 +214,13 @@ class PerturbedSim(WrappedSim):
         points = arriving.to(torch.float64).unflatten(1, (-1, 2))
         left = self._bounded(carried_on(points, elapsed, then, now).flatten(1))
         return _where(self._delay > 0, left, arriving)
+
+    def _on_the_way(self, arriving: Tensor) -> Tensor:
+        """Mean (N, A) of the way from the last step's actions to those that arrive, as the servo's of such a robot."""
+        first = self._steps_tensor() == 0
+        before = self._executed if self._goes_on else _where(first, arriving, self._executed)
+        self._executed = arriving.clone()
+        return before + 0.5 * (arriving - before)
 
     def _plan_frame(self) -> Tensor:
         """(N, 4) frames in which a plan that is given now would be."""
@@ -240,6 +264,7 @@ class PerturbedSim(WrappedSim):
             for key in self._keys:
                 some[key][envs] = true[key][envs]
         self._queue[:, envs] = self._rest
+        self._executed[envs] = self._rest
         if self._plan_dt_s is not None:
             frames = self._plan_frame()[envs]
             self._frames[:, envs] = frames
@@ -272,6 +297,16 @@ class PerturbedSim(WrappedSim):
 
     def _steps_tensor(self) -> Tensor:
         return torch.from_numpy(self._steps).to(self.device)
+
+
+def _are_plans(sim: Any) -> bool:
+    """True if a sim's actions are trajectories."""
+    return isinstance(sim, HasTrajectoryActions) and sim.trajectory_dt_s is not None
+
+
+def _is_position(sim: Any) -> bool:
+    """True if a sim states that its actions are position targets."""
+    return isinstance(sim, HasActuation) and sim.actuation is not None and sim.actuation.kind == "position"
 
 
 def _plan_dt_s(sim: Any) -> float | None:

@@ -16,6 +16,12 @@ MOST_NUMBERS = 64
 """Larger observations, e.g. images, are shown by shape and range."""
 
 
+_STARTS = {
+    "servo": "the servo moved the robot there, through the safety chain",
+    "driver": "the driver moved the robot there, which the safety chain did not see",
+}
+
+
 def summary_lines(ticks: ControlTicks, summary: LogSummary) -> list[str]:
     """Summary of a log."""
     return [
@@ -109,6 +115,9 @@ def _head(ticks: ControlTicks, summary: LogSummary) -> list[str]:
         f"ticks      {summary.ticks:,} in {summary.duration_s:.1f} s: {active:,} active, {summary.held:,} held, "
         f"{summary.damped:,} damped; {summary.missed:,} control periods missed",
     ]
+    # older logs do not say it, and a simulation is not moved
+    if (starts := _STARTS.get(header.get("started_by", ""))) is not None:
+        lines.append(f"starts     {starts}")
     if ticks.fault is not None:
         lines.append(f"ended by   {ticks.fault}")
     if ticks.cut:

@@ -26,6 +26,8 @@ from robotrl.errors import DataError, nearest, short
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_FILE_BYTES = 1 << 30
 MAX_FILES = 16
+STEERED_NOISE = "steered_noise"
+"""Name of the steering graph's output, and of its golden ticks."""
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_\-]*(\.[a-z0-9]+)+")
 
 
@@ -40,6 +42,7 @@ class GoldenTicks:
         normalized_action: (n, H, A) float32, normalised.
         states: (n, ...) float32 for each input of recurrent state, before the tick.
         next_states: the same after it, by the name of the input that it feeds.
+        steered_noise: (n, H, A) float32, the noise that the steering graph chose; None without one.
     """
 
     observations: dict[str, np.ndarray]
@@ -48,6 +51,7 @@ class GoldenTicks:
     normalized_action: np.ndarray
     states: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     next_states: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    steered_noise: np.ndarray | None = None
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Arrays of the file by name."""
@@ -55,7 +59,8 @@ class GoldenTicks:
         arrays |= {"actions": self.actions, "raw_action": self.normalized_action}
         arrays |= {f"state/{key}": value for key, value in self.states.items()}
         arrays |= {f"next_state/{key}": value for key, value in self.next_states.items()}
-        return arrays if self.noise is None else arrays | {"noise": self.noise}
+        given = {"noise": self.noise, STEERED_NOISE: self.steered_noise}
+        return arrays | {name: array for name, array in given.items() if array is not None}
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,12 @@ class Bundle:
     def graph(self) -> bytes:
         """The policy graph."""
         return self.files[self.manifest.graphs.policy]
+
+    @property
+    def steer(self) -> bytes | None:
+        """The steering graph; None in a bundle without one."""
+        name = self.manifest.graphs.steer
+        return None if name is None else self.files[name]
 
     @property
     def risk(self) -> bytes | None:
@@ -193,6 +204,8 @@ def _golden(data: bytes, manifest: Manifest) -> GoldenTicks:
         wanted |= {f"state/{port.name}": port.shape, f"next_state/{port.name}": port.shape}
     if manifest.sampler.noise_shape is not None:
         wanted["noise"] = manifest.sampler.noise_shape
+    if manifest.steer is not None and manifest.sampler.noise_shape is not None:
+        wanted[STEERED_NOISE] = manifest.sampler.noise_shape
     if set(arrays) != set(wanted):
         raise DataError(f"{name}: holds {short(repr(sorted(arrays)))}: expected {short(repr(sorted(wanted)))}")
     for key, shape in wanted.items():
@@ -207,4 +220,5 @@ def _golden(data: bytes, manifest: Manifest) -> GoldenTicks:
     states, after = (
         {port.name: arrays[f"{side}/{port.name}"] for port in manifest.states} for side in ("state", "next_state")
     )
-    return GoldenTicks(observations, arrays.get("noise"), arrays["actions"], arrays["raw_action"], states, after)
+    noise, chosen = arrays.get("noise"), arrays.get(STEERED_NOISE)
+    return GoldenTicks(observations, noise, arrays["actions"], arrays["raw_action"], states, after, chosen)

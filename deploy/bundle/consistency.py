@@ -221,8 +221,16 @@ def _check_sampler(manifest: Manifest) -> None:
     )
     require(0 <= sampler.steps <= MAX_CHUNK, "sampler.steps", sampler.steps, f"0 to {MAX_CHUNK}")
     require(noisy or sampler.steps == 0, "sampler.steps", sampler.steps, "0 without noise")
-    no_graph = policy == "steer" and manifest.graphs.steer is None
+    graph, steer = manifest.graphs.steer, manifest.steer
+    no_graph = policy == "steer" and graph is None
     require(not no_graph, "sampler.noise_policy", policy, "a steering graph in graphs.steer")
+    require((steer is None) == (graph is None), "graphs.steer", graph, "a graph exactly where there is steering")
+    if steer is None:
+        return
+    require(policy == "steer", "sampler.noise_policy", policy, "'steer' with a steering graph")
+    require(manifest.schema_version >= 5, "schema_version", manifest.schema_version, "5 or more, with a steering graph")
+    require(0 < steer.bound <= LARGEST, "steer.bound", steer.bound, f"more than 0, at most {LARGEST:g}")
+    require(not manifest.states, "steer", "given", "null with recurrent state")
 
 
 def _check_action(manifest: Manifest) -> None:
@@ -266,6 +274,8 @@ def _check_choices(manifest: Manifest) -> None:
         stated = [safety.low[i], safety.high[i]]
         require(stated == [0, count - 1], f"safety limits of {action.names[i]!r}", stated, f"0 to {count - 1}")
         require(safety.neutral[i] in range(count), "safety.neutral", safety.neutral, "numbers of choices")
+    interpolation = manifest.timing.interpolation
+    require(interpolation == "hold", "timing.interpolation", interpolation, "'hold' for choices")
     require(safety.max_step is None, "safety.max_step", safety.max_step, "null for choices")
     require(safety.ramp_in_s == 0, "safety.ramp_in_s", safety.ramp_in_s, "0 for choices")
     outputs = [t for t in manifest.transforms.outputs if t.key == "action"]

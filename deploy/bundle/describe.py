@@ -137,6 +137,8 @@ class ExportPlan:
         recorded: (n, ...) for each observation, consecutive ticks, from which plausible ranges are computed.
         actuation: default pose and gains of the joints that the actions move, if they are known.
         reflex: the servo's reflex, and its risk graph; None without one.
+        steering: the steering of the policy, and its graph; None without one, or where the policy graph holds it.
+        interpolation: commands between two control ticks.
     """
 
     policy: HasDeploy
@@ -147,6 +149,8 @@ class ExportPlan:
     recorded: Mapping[str, np.ndarray]
     actuation: Actuation | None = None
     reflex: tuple[schema.BundleReflex, bytes] | None = None
+    steering: tuple[schema.BundleSteering, bytes] | None = None
+    interpolation: schema.Interpolation = "hold"
 
     def manifest(self, graph: bytes, golden: bytes | None, parity: schema.Parity, ticks: int) -> schema.Manifest:
         """Create the manifest, not yet sealed.
@@ -166,13 +170,16 @@ class ExportPlan:
         reflex, risk = (None, None) if self.reflex is None else self.reflex
         if risk is not None:
             files[RISK_FILE] = entry(risk)
+        steer, steer_graph = (None, None) if self.steering is None else self.steering
+        if steer_graph is not None:
+            files[schema.STEER_FILE] = entry(steer_graph)
         noisy = policy.noise_shape is not None
         # a policy with noise that says nothing of its sampler has one step of its own
         known = isinstance(policy, HasSampler)
         steps = policy.denoising_steps if noisy and known else 0
         kind, solver = (policy.sampler if known else ("flow", "euler")) if noisy else ("none", "none")
         return schema.Manifest(
-            schema_version=_schema_version(policy, reflex),
+            schema_version=_schema_version(policy, reflex, steer),
             bundle_id="",
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             io=_io(policy, {key: max_still_s(rows, self.period) for key, rows in self._present.items()}),
@@ -184,7 +191,7 @@ class ExportPlan:
                 max_observation_age_s=self._max_age_s(committed),
                 rtc_mode="guided" if guided else "trained" if committed else "none",
                 rtc_max_delay_steps=committed,
-                interpolation="hold",
+                interpolation=self.interpolation,
             ),
             action=self._action(),
             safety=self._safety(),
@@ -194,10 +201,14 @@ class ExportPlan:
                 steps=steps,
                 noise_shape=policy.noise_shape,
                 distribution="normal" if noisy else "none",
-                noise_policy="counter" if noisy else None,
+                noise_policy=None if not noisy else "counter" if steer is None else "steer",
             ),
             transforms=policy.transforms,
-            graphs=schema.Graphs(policy=schema.GRAPH_FILE, steer=None, risk=None if risk is None else RISK_FILE),
+            graphs=schema.Graphs(
+                policy=schema.GRAPH_FILE,
+                steer=None if steer is None else schema.STEER_FILE,
+                risk=None if risk is None else RISK_FILE,
+            ),
             golden=schema.Golden(
                 file=schema.GOLDEN_FILE,
                 ticks=ticks,
@@ -209,6 +220,7 @@ class ExportPlan:
             versions=_versions(),
             files=files,
             reflex=reflex,
+            steer=steer,
         )
 
     @property
@@ -283,8 +295,10 @@ def _check_choices(options: SafetyOptions, neutral: tuple[float, ...]) -> None:
         raise ConfigError(f"safety.neutral is {neutral!r}: expected whole numbers, the numbers of choices")
 
 
-def _schema_version(policy: HasDeploy, reflex: schema.BundleReflex | None) -> int:
+def _schema_version(policy: HasDeploy, reflex: schema.BundleReflex | None, steer: schema.BundleSteering | None) -> int:
     """The lowest version that has all parts of the bundle."""
+    if steer is not None:
+        return schema.WITH_STEERING
     if isinstance(policy, DeploysFrom):
         return schema.WITH_STATE
     return schema.PLAIN if reflex is None else schema.WITH_REFLEX

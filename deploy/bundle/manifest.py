@@ -19,12 +19,13 @@ from robotrl.errors import DataError
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Newest version. A bundle is written as the lowest one that has all of its parts, which older installations read."""
-WITH_STATE, WITH_REFLEX, PLAIN = 4, 3, 2
-"""Versions of bundles with recurrent state, with a reflex, and with neither."""
+WITH_STEERING, WITH_STATE, WITH_REFLEX, PLAIN = 5, 4, 3, 2
+"""Versions of bundles with a steering graph, with recurrent state, with a reflex, and with none of these."""
 MANIFEST_FILE = "manifest.json"
 GRAPH_FILE = "policy.onnx"
+STEER_FILE = "steer.onnx"
 GOLDEN_FILE = "golden.safetensors"
 
 Role = Literal[
@@ -107,6 +108,9 @@ class Io:
     outputs: tuple[Port, ...]
 
 
+Interpolation = Literal["hold", "linear"]
+
+
 @dataclass(frozen=True)
 class Timing:
     """Control rate, chunk execution and time limits.
@@ -122,7 +126,8 @@ class Timing:
             "guided": it begins at its observation, and the sampler is guided by what the last one planned.
         rtc_max_delay_steps: the largest inference delay that the policy was trained for, in control steps; of guided
             chunks the overlap with the last one, `chunk_length` - `execute`.
-        interpolation: the robot's interpolation between two actions ("hold": repeat the last action).
+        interpolation: commands between two control ticks. "hold": the last action again; "linear": on the way from
+            the action before, which is the action itself at the end of the control period.
     """
 
     control_period_s: float
@@ -132,7 +137,7 @@ class Timing:
     max_observation_age_s: float
     rtc_mode: Literal["none", "guided", "trained"]
     rtc_max_delay_steps: int
-    interpolation: Literal["hold", "linear"]
+    interpolation: Interpolation
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,8 @@ class ManifestSampler:
         noise_shape: (H, A), or None.
         distribution: distribution of each element of the noise.
         noise_policy: source of the noise in the runtime: "counter" (standard normal from Philox4x64-10, key = seed,
-            counter = index of the decision), "zero", or "steer" (from the steering graph); None without noise.
+            counter = index of the decision), "zero", or "steer" (from the steering graph; "counter" where that draws,
+            and where steering is off); None without noise.
     """
 
     kind: Literal["none", "flow", "diffusion"]
@@ -302,6 +308,22 @@ class BundleReflex:
 
 
 @dataclass(frozen=True)
+class BundleSteering:
+    """Steering of a policy: a graph of its own chooses the noise from which the policy graph begins.
+
+    The steering graph has the policy graph's inputs but for "noise", and where it draws, standard normal numbers of
+    that name and shape. Its output "steered_noise" takes the place of the policy graph's noise.
+
+    Args:
+        bound: largest magnitude of an element of the chosen noise.
+        draws: it draws with standard normal numbers; else the noise is a function of the observation alone.
+    """
+
+    bound: float
+    draws: bool
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Contents of `manifest.json`. `bundle_id` is the SHA-256 of all other fields, which reveals edits."""
 
@@ -322,6 +344,8 @@ class Manifest:
     files: dict[str, FileEntry]
     reflex: BundleReflex | None = None
     """Reflex of the servo; None, and not written, in bundles without one."""
+    steer: BundleSteering | None = None
+    """Steering in a graph of its own; None, and not written, in bundles without one."""
 
     @property
     def observations(self) -> tuple[Port, ...]:
@@ -343,6 +367,16 @@ class Manifest:
         """The inputs that the policy reads as observations, in order: the robot's and the committed actions."""
         return tuple(port for port in self.io.inputs if port.role in ("observation", "prefix", "prefix_mask"))
 
+    def draws_noise(self, steered: bool) -> bool:
+        """Tell whether inferences draw standard normal numbers.
+
+        Args:
+            steered: the steering graph chooses the policy's noise, where the bundle has one.
+        """
+        if self.sampler.noise_policy == "steer" and self.steer is not None:
+            return self.steer.draws or not steered
+        return self.sampler.noise_policy == "counter"
+
     @property
     def action_range(self) -> np.ndarray:
         """(A,) float64: high - low of each action element."""
@@ -362,6 +396,8 @@ class Manifest:
             del data["action"]["choices"]
         if self.reflex is None:
             del data["reflex"]
+        if self.steer is None:
+            del data["steer"]
         if not self.safety.start:
             del data["safety"]["start"]
         if self.training.sim is None:

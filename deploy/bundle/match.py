@@ -7,14 +7,16 @@ joint, or has another unit for it, is refused before anything moves.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.safety import SafetyLimits, limits_of
+from robotrl.deploy.control.start import MotionToStart
 from robotrl.deploy.robots.link import MAX_OBSERVATION, RobotFault
+from robotrl.deploy.robots.start_motion import StartedBy, StartMotion
 from robotrl.errors import ConfigError, nearest
 from robotrl.spec import Spec, is_picture
 from robotrl.spec.checks import first_word_difference
@@ -32,6 +34,9 @@ class RobotInfo:
     inner_dt_s: float
     limit_s: float | None
     test_ids: range
+    started_by: StartedBy = "driver"
+    start_motion: StartMotion | None = None
+    """Of a robot that the servo moves to its start."""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RobotInfo:
@@ -50,6 +55,9 @@ class RobotInfo:
                 inner_dt_s=float(data["inner_dt_s"]),
                 limit_s=None if data["limit_s"] is None else float(data["limit_s"]),
                 test_ids=range(int(data["test_ids"][0]), int(data["test_ids"][1])),
+                # a driver's own loop may say neither
+                started_by=_started_by(data.get("started_by", "driver")),
+                start_motion=None if (motion := data.get("start_motion")) is None else StartMotion.from_json(motion),
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise RobotFault(f"the robot's introduction is not one: {type(error).__name__}: {error}") from error
@@ -68,6 +76,8 @@ class Wiring(NamedTuple):
     """(A,) index into the bundle's action for each action element of the robot."""
     limits: SafetyLimits
     """Limits of the bundle, tightened by the robot's own bounds and the site's limits."""
+    start: MotionToStart | None = None
+    """Motion by which the servo brings the robot to its start; None where its driver does."""
 
 
 def wire(manifest: Manifest, robot: RobotInfo, site: SiteLimits | None = None) -> Wiring:
@@ -116,7 +126,55 @@ def wire(manifest: Manifest, robot: RobotInfo, site: SiteLimits | None = None) -
     period = manifest.timing.control_period_s
     if abs(period - robot.control_dt_s) > _PERIOD_TOLERANCE:
         raise ConfigError(f"robot is controlled every {robot.control_dt_s} s: the bundle was trained for {period} s")
-    return Wiring(observations, size, cameras, np.argsort(order), _limits(manifest, robot.action_spec, order, site))
+    limits = _limits(manifest, robot.action_spec, order, site)
+    start = None if robot.start_motion is None else _start(manifest, robot.start_motion, order, limits)
+    return Wiring(observations, size, cameras, np.argsort(order), limits, start)
+
+
+def _started_by(value: object) -> StartedBy:
+    if value not in get_args(StartedBy):
+        raise ValueError(f"started_by is {value!r}")
+    return cast("StartedBy", value)
+
+
+def _start(manifest: Manifest, motion: StartMotion, order: np.ndarray, limits: SafetyLimits) -> MotionToStart:
+    """Motion to the start pose in the bundle's order.
+
+    Args:
+        manifest: the bundle's manifest.
+        motion: the robot's description of it.
+        order: index of each of the bundle's action elements among the robot's.
+        limits: limits of bundle, robot and site.
+
+    Raises:
+        ConfigError: the actions are no positions, one of them is not measured, or a number of the motion cannot be.
+    """
+    names, measured = manifest.action.names, limits.measured
+    if limits.hold != "last" or measured is None:
+        raise ConfigError(
+            f"robot has a start_motion, and the bundle's actions are of kind {manifest.action.kind!r}: expected"
+            " position targets, or a driver whose reset moves the robot"
+        )
+    for field, values in motion._asdict().items():
+        if len(values) != len(names):
+            raise ConfigError(f"start_motion.{field} of the robot has {len(values)} numbers: expected {len(names)}")
+    pose, speed, tolerance = (np.asarray(values, np.float64)[order] for values in motion)
+    for i, name in enumerate(names):
+        if not limits.low[i] <= pose[i] <= limits.high[i]:
+            raise ConfigError(
+                f"start_motion.pose of {name!r} is {pose[i]}: limits of bundle, robot and site leave"
+                f" [{limits.low[i]}, {limits.high[i]}]"
+            )
+        for field, value in (("speed", speed[i]), ("tolerance", tolerance[i])):
+            if not 0 < value < np.inf:
+                raise ConfigError(f"start_motion.{field} of {name!r} is {value}: expected more than 0")
+        if measured[i] is None:
+            raise ConfigError(
+                f"action element {name!r} has no observation that measures it: expected one, from which the robot is"
+                " moved to its start, or a driver whose reset moves it"
+            )
+    step = speed * manifest.timing.control_period_s
+    return MotionToStart(*(array.astype(np.float32) for array in (pose, step, tolerance)))
 
 
 def _order(what: str, names: tuple[str, ...], units: tuple[str, ...], spec: Spec) -> np.ndarray:

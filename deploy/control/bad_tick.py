@@ -25,7 +25,8 @@ def fault_words(fault: Mapping[str, Any], robot: str, manifest: Manifest, wiring
             none), whether an instruction was none (`misfit`), and the failure of the last inference (`refused`, or
             None); `kind` "reset" with the `episode` and the part that is `missing`; `kind` "silent" with the `limit_ns`
             that the supervisor was silent; `kind` "start" with the episode and the `value` that is outside the start
-            envelope, at place `at` of the observation of numbers `port`.
+            envelope, at place `at` of the observation of numbers `port`; `kind` "start_pose" with the episode and the
+            `element` of the action that did not arrive at its start pose, measured at `value` (None: not at all).
         robot: the robot's name.
         manifest: the bundle's manifest.
         wiring: index maps and limits of bundle and robot.
@@ -44,6 +45,14 @@ def fault_words(fault: Mapping[str, Any], robot: str, manifest: Manifest, wiring
         return (
             f"robot {robot!r} is not where the policy can take over, {place}: {why}; no action was sent: bring it"
             " there, or accept it (--accept-start)"
+        )
+    if kind == "start_pose" and wiring.start is not None:
+        element = int(fault["element"])
+        found = "not measured" if fault["value"] is None else f"measured at {fault['value']:.6g}"
+        return (
+            f"robot {robot!r} did not arrive at its start pose in episode {fault['episode']} (start"
+            f" {fault['state_id']}) within {RESET_TIMEOUT_S:g} s: {manifest.action.names[element]!r} is {found},"
+            f" expected {wiring.start.pose[element]:.6g}; damped"
         )
     if kind != "damped" or tick is None:
         return ""
@@ -104,7 +113,7 @@ def why_bad(tick: Tick, manifest: Manifest, wiring: Wiring, frozen: str, refused
         return f"{took}, and its observation was older than {most:g} s before the action was sent, for {count}"
     if reason & Reason.OBS_FROZEN:
         return f"observation {frozen!r} stands still while the robot is told to move, for {count}"
-    if refused:
+    if refused and reason & (Reason.OBS_MISFIT | Reason.OBS_REFUSED | Reason.INFERENCE_FAILED):
         return f"{refused}, for {count}"
     if reason & Reason.OBS_IMPLAUSIBLE:
         values = {key: _values(tick, wiring, key) for key in limits.plausible}

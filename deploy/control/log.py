@@ -21,6 +21,8 @@ from robotrl.deploy.robots.cameras import CameraFrame
 from robotrl.errors import DataError
 
 SCHEMA_VERSION = 1
+START_TICK = "start_tick"
+"""Kind of the record of a tick of the motion to the start pose."""
 LOG_BEGINS = re.compile(rb'\{"kind": "header"')
 
 
@@ -60,6 +62,8 @@ class Tick(NamedTuple):
     """The newest frame of each camera, in the order of the wiring."""
     recoveries: int = 0
     """Servo ticks with a recovery of the reflex in the control period before this tick."""
+    between: np.ndarray | None = None
+    """(A,) last action that the reflex had sent since the control tick before; None for none."""
 
 
 @dataclass
@@ -110,17 +114,18 @@ class ControlLog:
             self._file = None
 
 
-def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -> dict[str, Any]:
+def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray], kind: str = "tick") -> dict[str, Any]:
     """Log record of one tick.
 
     Args:
         episode: serial number.
         tick: the tick.
         observations: for each observation of the bundle, its indices into the robot's flat observation.
+        kind: "tick", or `START_TICK`.
     """
     complete = len(tick.observation) > 0
     return {
-        "kind": "tick",
+        "kind": kind,
         "episode": episode,
         "tick": tick.tick,
         "deadline_ns": tick.deadline_ns,
@@ -139,6 +144,7 @@ def tick_record(episode: int, tick: Tick, observations: dict[str, np.ndarray]) -
         "asked": tick.asked,
         "committed": tick.committed,
         **({"recoveries": tick.recoveries} if tick.recoveries else {}),
+        **({} if tick.between is None else {"between": numbers(tick.between)}),
     }
 
 

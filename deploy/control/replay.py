@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from robotrl.deploy.buffers import NATIVE_NOISE
+from robotrl.deploy.buffers import NATIVE_NOISE, Runtime
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.site import SiteLimits, tightened
 from robotrl.deploy.control.frames import read_frame
-from robotrl.deploy.control.log import array_of, read_log
+from robotrl.deploy.control.instructions import instruction_misfit, instructions_of
+from robotrl.deploy.control.log import START_TICK, array_of, read_log
 from robotrl.deploy.control.safety import (
     NONE,
     OUTSIDE,
@@ -25,12 +27,15 @@ from robotrl.deploy.control.safety import (
     is_plausible,
     limits_of,
 )
+from robotrl.deploy.control.start import MotionToStart, toward
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.request import committed_inputs
+from robotrl.deploy.robots.cameras import NO_FRAME
 from robotrl.deploy.runtime import Controller
 from robotrl.deploy.servo.reflex import RiskGuard, guard_of
 from robotrl.deploy.state import State
 from robotrl.errors import DataError
+from robotrl.spec import Spec
 
 _KEPT = 3
 """Decisions to remember: a tick uses the newest chunk or one that was asked for shortly before."""
@@ -68,7 +73,9 @@ class ReplayedTick(NamedTuple):
     @property
     def policy_error(self) -> float:
         """Largest difference between the logged and the computed action of the policy; 0 without one."""
-        return 0.0 if self.action is None else largest_difference(self.action, array_of(self.record["policy"]))
+        if self.action is None or self.record["policy"] is None:
+            return 0.0 if self.action is None and self.record["policy"] is None else math.inf
+        return largest_difference(self.action, array_of(self.record["policy"]))
 
     @property
     def sent_error(self) -> float:
@@ -133,28 +140,39 @@ def replayed_ticks(
     header, records = read_log(Path(log))
     # older logs have no `engine`; bits are those of one engine
     native = header.get("engine") in ("native", NATIVE_NOISE)
-    controller = Controller.load(bundle, seed=int(header["seed"]), runtime="native" if native else "python")
+    runtime: Runtime = "native" if native else "python"
+    # of bundles with a steering graph alone
+    steer = bool(header.get("steer", True))
+    controller = Controller.load(bundle, seed=int(header["seed"]), runtime=runtime, steer=steer)
     if header["bundle_id"] != controller.manifest.bundle_id:
         raise DataError(
             f"log {os.fspath(log)!r} is of bundle {str(header['bundle_id'])[:12]}...: "
             f"{os.fspath(bundle)!r} is {controller.manifest.bundle_id[:12]}..."
         )
-    chain = _chain(header, controller.manifest)
+    chain, gate = _chain(header, controller.manifest), instructions_of(controller.manifest)
     guard = guard_of(controller.manifest, controller.bundle.risk)
     serial, chunks = -1, _Chunks(controller, Path(log), records, chain.limits)
+    plan, starting = _start_plan(header), False
     for record in records:
         if record["kind"] == "lost":
             chunks.forget()
-        if record["kind"] != "tick" or episode not in (None, record["episode"]):
+        if record["kind"] not in ("tick", START_TICK) or episode not in (None, record["episode"]):
             continue
         if record["episode"] != serial:
             serial = record["episode"]
             chain.reset()
             chunks.begin(serial)
+        if record["kind"] == START_TICK:
+            starting = True
+            yield _start_tick(chain, gate, record, plan)
+            continue
+        if starting:
+            starting = False
+            chain.hand_over()
         chunks.note(record)
         chunk = None if record["policy"] is None else chunks.chunk(int(record["decision"]))
         action = None if chunk is None else chunk[int(record["cursor"]) - 1]
-        yield ReplayedTick(record, chunk, action, _verdict(chain, record, action, guard))
+        yield ReplayedTick(record, chunk, action, _verdict(chain, gate, record, action, guard))
 
 
 def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
@@ -171,20 +189,60 @@ def _chain(header: dict[str, Any], manifest: Manifest) -> SafetyChain:
     return SafetyChain(limits._replace(max_still_s={}) if header.get("dry_run") else limits)
 
 
+def _start_plan(header: dict[str, Any]) -> MotionToStart | None:
+    """Motion to the start pose of a run; None where the driver moved the robot, as in older logs."""
+    motion = header.get("start_motion")
+    return None if motion is None else MotionToStart(*(array_of(motion[name]) for name in MotionToStart._fields))
+
+
+def _start_tick(
+    chain: SafetyChain, gate: Mapping[str, Spec], record: dict[str, Any], plan: MotionToStart | None
+) -> ReplayedTick:
+    """Compute a tick of the motion to the start pose again."""
+    if plan is None:
+        raise DataError("the log has a motion to a start pose, and its header does not say which (start_motion)")
+    outside = Reason(record["reason"]) & OUTSIDE
+    observed = NONE if outside else _observed(chain, gate, record)
+    # a run that is stopped ends without a command of the motion
+    action = None if outside or observed else toward(plan, chain.state.sent)
+    reason = Reason(record["reason"]) & Reason.STARTING
+    return ReplayedTick(record, None, action, chain.decide(observed | outside | reason, action))
+
+
 def _verdict(
-    chain: SafetyChain, record: dict[str, Any], action: np.ndarray | None, guard: RiskGuard | None
+    chain: SafetyChain,
+    gate: Mapping[str, Spec],
+    record: dict[str, Any],
+    action: np.ndarray | None,
+    guard: RiskGuard | None,
 ) -> SafetyVerdict:
-    """Run the safety chain on a logged tick."""
-    # older logs have no `read_ns`
-    now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
+    """Run the safety chain on a logged tick; `gate` are the bundle's instructions."""
     outside = Reason(record["reason"]) & OUTSIDE
     # a tick sent while an inference hung was not checked
     checked = not outside or record["inference_ns"]
-    # a camera is watched by the checksums of its frames
-    sums = {key: np.asarray([frame["checksum"]], np.float64) for key, frame in frames_of(record).items()}
-    observed = chain.check({**observation_of(record), **sums}, record["age_ns"] * 1e-9, now_s) if checked else NONE
+    observed = _observed(chain, gate, record) if checked else NONE
+    if record.get("between") is not None:
+        chain.note_sent(array_of(record["between"]))
     recovery = None if guard is None or action is None else guard.recovery(observation_of(record), action)
     return chain.decide(observed | outside, action, recovery)
+
+
+def _observed(chain: SafetyChain, gate: Mapping[str, Spec], record: dict[str, Any]) -> Reason:
+    """What the servo found of a tick's observation."""
+    frames, obs = frames_of(record), observation_of(record)
+    if any(frame["number"] == NO_FRAME.number for frame in frames.values()):
+        # without a frame of each camera, nothing else was looked at
+        missing = any(values is None for values in record["obs"].values())
+        return Reason.OBS_NOT_FINITE if missing else Reason.OBS_STALE
+    # older logs have no `read_ns`
+    now_s = (record["deadline_ns"] + record["lateness_ns"] + record.get("read_ns", 0)) * 1e-9
+    # a camera is watched by the checksums of its frames
+    sums = {key: np.asarray([frame["checksum"]], np.float64) for key, frame in frames.items()}
+    observed = chain.check({**obs, **sums}, record["age_ns"] * 1e-9, now_s)
+    if observed == NONE and instruction_misfit(gate, obs):
+        # older logs call it implausible
+        return Reason(record["reason"]) & Reason.OBS_IMPLAUSIBLE or Reason.OBS_MISFIT
+    return observed
 
 
 def forgotten_from(records: list[dict[str, Any]]) -> dict[int, int]:

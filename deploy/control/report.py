@@ -11,6 +11,7 @@ import numpy as np
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.control.safety import Counters
 from robotrl.deploy.control.shadow import ShadowReport
+from robotrl.deploy.robots.start_motion import StartedBy
 
 REPORT_BEGINS = re.compile(rb'\{\s*"schema_version": 1,\s*"bundle_id": "[0-9a-f]{64}",\s*"robot": ')
 """Pattern of the first bytes of a report file, see `robotrl deploy --json`."""
@@ -75,6 +76,7 @@ class ControlReport:
         inference: "local", or the address of the policy server.
         runtime: "python" or "native": what ran the servo.
         engine: what computed the policy's graph: see `InferenceSession.engine`.
+        started_by: what brought the robot to its starts; "driver": a motion that the safety chain did not see.
         shadow: comparison with a policy in the shadow of this one; None without one.
         log: path of the log, if there is one.
         log_error: reason why the log is not whole, if it is not.
@@ -106,6 +108,7 @@ class ControlReport:
     inference: str
     runtime: str
     engine: str
+    started_by: StartedBy
     shadow: ShadowReport | None
     log: str | None
     log_error: str | None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from robotrl.deploy.buffers import Runtime
+from robotrl.deploy.buffers import Runtime, check_steer
 from robotrl.deploy.bundle import strict
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import Manifest
@@ -31,6 +31,7 @@ from robotrl.deploy.control.supervisor import Supervisor
 from robotrl.deploy.inference.process import InferenceProcess
 from robotrl.deploy.robots.link import Link, RobotFault
 from robotrl.deploy.robots.process import RobotProcess
+from robotrl.deploy.robots.start_motion import StartedBy
 from robotrl.deploy.servo.link import ServoLink
 from robotrl.deploy.servo.process import ServoProcess, python_settings
 from robotrl.deploy.servo.records import room
@@ -68,6 +69,7 @@ def run_control(
     accept_start: bool = False,
     shadow: str | os.PathLike[str] | None = None,
     runtime: Runtime = "python",
+    steer: bool = True,
     progress: Callable[[EpisodeReport], None] | None = None,
 ) -> ControlReport:
     """Control a robot by a bundle for some episodes, in real time.
@@ -95,6 +97,7 @@ def run_control(
         shadow: another bundle, which sees the same observations and whose actions are compared with the policy's, see
             `Shadow`; None compares none.
         runtime: "native" runs the servo and the policy's graph in C++, see `robotrl.deploy.native`.
+        steer: False runs the base policy of a bundle with a steering graph, without that.
         progress: called after each episode.
 
     Raises:
@@ -118,6 +121,7 @@ def run_control(
     # the process that infers says which bundle it loaded: it is this one, or the run ends
     opened = open_bundle(bundle, signed_by)
     manifest = opened.manifest
+    _check_steer(manifest, steer, remote)
     steps = max(1, round(servo_hz * manifest.timing.control_period_s))
     check_rate(manifest, steps)
     # a graph that cannot be computed is refused before any process starts
@@ -127,7 +131,7 @@ def run_control(
     with (
         ended_by_signals(),
         contextlib.closing(Link.create()) as robot_link,
-        _inference(robot_link, bundle, seed, remote, runtime) as inference,
+        _inference(robot_link, bundle, seed, remote, runtime, steer) as inference,
     ):
         proved = inference.introduction()
         if proved["bundle_id"] != manifest.bundle_id:
@@ -169,11 +173,12 @@ def run_control(
                 where = "local" if remote is None else remote.url
                 site_json = None if site is None else strict.to_json(site)
                 run = Supervisor(servo, inference, process, info, wiring, writer, manifest, shade)
-                header = _header(manifest, seed, robot, scheduling, wiring)
+                header = {**_header(manifest, seed, robot, scheduling, wiring), **start_header(info, wiring)}
                 engine = str(proved["engine"])
                 kinds = {"inference": where, "runtime": runtime, "engine": engine}
                 chosen = {"dry_run": dry_run, "accept_start": accept_start, "site": site_json, "placed": True}
-                run.open({**header, **kinds, **chosen})
+                steered = {} if manifest.steer is None else {"steer": steer}
+                run.open({**header, **kinds, **chosen, **steered})
                 try:
                     for serial, state_id in enumerate(ids, start=1):
                         report = run.episode(serial, state_id)
@@ -188,7 +193,17 @@ def run_control(
                 finally:
                     run.close()
                 return _report(
-                    run, manifest, seed, robot, scheduling, where, steps, float(proved["golden_error"]), runtime, engine
+                    run,
+                    manifest,
+                    seed,
+                    robot,
+                    scheduling,
+                    where,
+                    steps,
+                    float(proved["golden_error"]),
+                    runtime,
+                    engine,
+                    info.started_by,
                 )
 
 
@@ -217,13 +232,29 @@ def _settings(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotInfo
     return servo_block(cfg, manifest, wiring, info)
 
 
+def _check_steer(manifest: Manifest, steer: bool, remote: RemotePolicyCfg | None) -> None:
+    """Check that steering can be switched off.
+
+    Raises:
+        ConfigError: it cannot: the bundle has no steering graph, or a server infers, which uses it.
+    """
+    check_steer(manifest, steer)
+    if not steer and remote is not None:
+        raise ConfigError(f"steer is False: the policy server {remote.url} steers, expected an inference here")
+
+
 def _inference(
-    robot: Link, bundle: str | os.PathLike[str], seed: int, remote: RemotePolicyCfg | None, runtime: Runtime
+    robot: Link,
+    bundle: str | os.PathLike[str],
+    seed: int,
+    remote: RemotePolicyCfg | None,
+    runtime: Runtime,
+    steer: bool,
 ) -> InferenceProcess:
     """Start the process that infers, here or by a server."""
     path = os.path.abspath(bundle)
     if remote is None:
-        return InferenceProcess(robot, path, seed, runtime=runtime)
+        return InferenceProcess(robot, path, seed, runtime=runtime, steer=steer)
     ca = None if remote.tls_ca is None else os.path.abspath(remote.tls_ca)
     return InferenceProcess(robot, path, seed, remote.url, remote.token, ca)
 
@@ -284,6 +315,14 @@ def _header(manifest: Manifest, seed: int, robot: str, scheduling: str, wiring: 
     }
 
 
+def start_header(info: RobotInfo, wiring: Wiring) -> dict[str, object]:
+    """Entries of a log's header that say what brought the robot to its starts."""
+    if wiring.start is None:
+        return {"started_by": info.started_by}
+    motion = {name: array.tolist() for name, array in wiring.start._asdict().items()}
+    return {"started_by": info.started_by, "start_motion": motion}
+
+
 def _report(
     run: Supervisor,
     manifest: Manifest,
@@ -295,6 +334,7 @@ def _report(
     golden_error: float,
     runtime: str,
     engine: str,
+    started_by: StartedBy,
 ) -> ControlReport:
     """Create the report of a run."""
     summary, rate_hz = run.summary, 1.0 / manifest.timing.control_period_s
@@ -325,6 +365,7 @@ def _report(
         inference=inference,
         runtime=runtime,
         engine=engine,
+        started_by=started_by,
         shadow=None if run.shadow is None else run.shadow.report,
         log=None if run.writer.path is None else str(run.writer.path),
         log_error=run.log_error,

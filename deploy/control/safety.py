@@ -63,9 +63,15 @@ class Reason(IntFlag):
     """The run was stopped by the user."""
     REFLEX = 16384
     """The bundle's risk graph found the policy's action risky, and the recovery action took its place."""
+    OBS_MISFIT = 32768
+    """An instruction in the observation is none."""
+    OBS_REFUSED = 65536
+    """The process that infers, or the server, refused the observation."""
+    STARTING = 131072
+    """The robot is on its way to the start pose: the action is the servo's own, and not the policy's."""
 
 
-OUTSIDE = Reason.INFERENCE_FAILED | Reason.ACTION_LATE | Reason.STOPPED
+OUTSIDE = Reason.INFERENCE_FAILED | Reason.ACTION_LATE | Reason.STOPPED | Reason.OBS_REFUSED
 """Reasons that the control loop reports; the chain finds all others itself."""
 BAD = (
     Reason.OBS_NOT_FINITE
@@ -73,6 +79,7 @@ BAD = (
     | Reason.OBS_IMPLAUSIBLE
     | Reason.OBS_TIME
     | Reason.OBS_FROZEN
+    | Reason.OBS_MISFIT
     | Reason.ACTION_MISSING
     | Reason.ACTION_NOT_FINITE
     | OUTSIDE
@@ -107,7 +114,9 @@ class SafetyState(NamedTuple):
     """State of the chain between ticks."""
 
     last: np.ndarray
-    """(A,) last action sent; before the first, where the robot stands."""
+    """(A,) action that was sent at the last control tick; before the first, where the robot stands."""
+    sent: np.ndarray
+    """(A,) last action sent, also between two control ticks: there by the reflex."""
     origin: np.ndarray
     """(A,) action from which the blend-in starts."""
     known: np.ndarray
@@ -127,6 +136,8 @@ class SafetyVerdict(NamedTuple):
     mode: Mode
     reason: Reason
     state: SafetyState
+    before: np.ndarray
+    """(A,) action that was sent before, at first where the robot stands: the servo interpolates from it."""
 
 
 def limits_of(manifest: Manifest) -> SafetyLimits:
@@ -165,7 +176,7 @@ def start(limits: SafetyLimits) -> SafetyState:
     """State at the start of an episode, with neutral as the last action where nothing better is known yet."""
     neutral = limits.neutral.copy()
     known = np.full(neutral.shape, limits.measured is None)
-    return SafetyState(last=neutral, origin=neutral, known=known, good_ticks=0, bad_ticks=0, damped=False)
+    return SafetyState(neutral, neutral, origin=neutral, known=known, good_ticks=0, bad_ticks=0, damped=False)
 
 
 def at_measured(limits: SafetyLimits, state: SafetyState, obs: Mapping[str, np.ndarray]) -> SafetyState:
@@ -183,7 +194,7 @@ def at_measured(limits: SafetyLimits, state: SafetyState, obs: Mapping[str, np.n
         if one is not None and not known[i]:
             here[i], known[i] = obs[one.key][one.element] / np.float32(one.factor), True
     here = np.minimum(np.maximum(here, limits.low), limits.high)
-    return state._replace(last=here, origin=here, known=known)
+    return state._replace(last=here, sent=here, origin=here, known=known)
 
 
 def check_observation(limits: SafetyLimits, obs: Mapping[str, np.ndarray], age_s: float) -> Reason:
@@ -259,8 +270,8 @@ def decide(
     if (wanted != action).any():
         reason |= Reason.CLAMPED
     if not state.known.all():
-        last, origin = (np.where(state.known, array, wanted) for array in (state.last, state.origin))
-        state = state._replace(last=last, origin=origin, known=np.ones_like(state.known))
+        last, before, origin = (np.where(state.known, x, wanted) for x in (state.last, state.sent, state.origin))
+        state = state._replace(last=last, sent=before, origin=origin, known=np.ones_like(state.known))
     if state.good_ticks < limits.ramp_ticks:
         part = np.float32((state.good_ticks + 1) / (limits.ramp_ticks + 1))
         blended = state.origin + part * (wanted - state.origin)
@@ -268,13 +279,15 @@ def decide(
         wanted = np.minimum(np.maximum(blended, limits.low), limits.high)
         reason |= Reason.RAMPED
     if limits.max_step is not None:
-        near = np.minimum(np.maximum(wanted, state.last - limits.max_step), state.last + limits.max_step)
+        near = wanted
+        for before in (state.last, state.sent):
+            near = np.minimum(np.maximum(near, before - limits.max_step), before + limits.max_step)
         if (near != wanted).any():
             reason |= Reason.RATE_LIMITED
             wanted = near
-    sent = wanted.astype(np.float32)
-    state = state._replace(last=sent, good_ticks=state.good_ticks + 1, bad_ticks=0, damped=False)
-    return SafetyVerdict(sent, Mode.ACTIVE, reason, state)
+    sent, before = wanted.astype(np.float32), state.sent
+    state = state._replace(last=sent, sent=sent, good_ticks=state.good_ticks + 1, bad_ticks=0, damped=False)
+    return SafetyVerdict(sent, Mode.ACTIVE, reason, state, before)
 
 
 def _is_choice(limits: SafetyLimits, action: np.ndarray) -> bool:
@@ -285,11 +298,12 @@ def _hold(limits: SafetyLimits, state: SafetyState, reason: Reason) -> SafetyVer
     bad = state.bad_ticks + 1
     damped = state.damped or bad >= limits.bad_ticks_to_damp or bool(reason & Reason.STOPPED)
     # Repeating a delta, velocity or torque would continue the motion; only position targets can be repeated.
-    sent = state.last if limits.hold == "last" else limits.neutral
+    sent = state.sent if limits.hold == "last" else limits.neutral
     if damped:
         reason |= Reason.DAMPED
     mode = Mode.DAMP if damped else Mode.HOLD
-    return SafetyVerdict(sent, mode, reason, state._replace(last=sent, bad_ticks=bad, damped=damped))
+    held = state._replace(last=sent, sent=sent, bad_ticks=bad, damped=damped)
+    return SafetyVerdict(sent, mode, reason, held, state.sent)
 
 
 @dataclass(frozen=True)
@@ -325,6 +339,11 @@ class SafetyChain:
         self._watch.reset()
         self.frozen = ""
 
+    def hand_over(self) -> None:
+        """Let the policy take over a robot that was moved to its start: it blends in and goes on from there."""
+        self.state = self.state._replace(origin=self.state.sent, good_ticks=0)
+        self._watch.reset()
+
     def check(self, obs: Mapping[str, np.ndarray], age_s: float, now_s: float | None = None) -> Reason:
         """Check one observation by `check_observation`, then its time and its sensors (`SensorWatch`).
 
@@ -355,8 +374,18 @@ class SafetyChain:
         return verdict
 
     def between(self, action: np.ndarray, recovery: np.ndarray | None) -> SafetyVerdict:
-        """Verdict of a servo tick between two control ticks: limited against the last control tick, not counted."""
-        return decide(self.limits, self.state, NONE, action, recovery)
+        """Verdict of a servo tick between two control ticks, which is not counted.
+
+        Its step is limited from the last control tick and from what was sent since; the next one is limited from it.
+        """
+        verdict = decide(self.limits, self.state, NONE, action, recovery)
+        if verdict.mode == Mode.ACTIVE:
+            self.note_sent(verdict.action)
+        return verdict
+
+    def note_sent(self, action: np.ndarray) -> None:
+        """Note an action (A,) that was sent since the last control tick, as a replay finds it in the log."""
+        self.state = self.state._replace(sent=action)
 
     @property
     def counters(self) -> Counters:

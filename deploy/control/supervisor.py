@@ -16,7 +16,7 @@ from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.control.bad_tick import fault_words
 from robotrl.deploy.control.frames import FrameWriter
-from robotrl.deploy.control.log import ControlLog, Tick, numbers, tick_record
+from robotrl.deploy.control.log import START_TICK, ControlLog, Tick, numbers, tick_record
 from robotrl.deploy.control.report import EpisodeReport, TickTimes
 from robotrl.deploy.control.shadow import Shadow
 from robotrl.deploy.control.signals import words
@@ -102,7 +102,7 @@ class Supervisor:
                 kind = RecordKind(record.numbers[0])
                 # a shadow or a disk that is slow must not make the servo think that nobody is there
                 self.servo.beat()
-                if kind == RecordKind.TICK:
+                if kind in (RecordKind.TICK, RecordKind.START):
                     self._take(record, state_id)
                 elif kind == RecordKind.END:
                     # from the last tick's number: periods without a tick took their time, too
@@ -146,7 +146,7 @@ class Supervisor:
         """Damp the robot, and write the rest of the log with the signal's name."""
         self.servo.leave()
         for record in self.servo.records():
-            if record.numbers[0] == RecordKind.TICK:
+            if record.numbers[0] in (RecordKind.TICK, RecordKind.START):
                 self._take(record, -1)
         self.writer.write([{"kind": "stopped", "text": words(error)}])
 
@@ -169,15 +169,23 @@ class Supervisor:
         """Count and log a tick."""
         sizes = (self.wiring.observation_size, len(self.wiring.action), len(self._cameras))
         episode, tick, lateness_us = tick_of_record(record, *sizes)
-        self._ticks += 1
+        starting = record.numbers[0] == RecordKind.START
+        self._ticks += not starting
         self._last = tick
         if (lost := self.servo.link.records.lost) > self._lost:
             self.writer.write([{"kind": "lost", "episode": episode, "ticks": lost - self._lost}])
             self._lost = lost
+        self.servo_lateness_us.extend(lateness_us.tolist())
+        if starting:
+            self._where = f"on the way to start {state_id} of episode {episode}, at tick {tick.tick}"
+            line = tick_record(episode, tick, self.wiring.observations, START_TICK)
+            if self._cameras:
+                line["frames"] = self._frame_lines(tick)
+            self.writer.write([line])
+            return
         self._where = f"in episode {episode} (start {state_id}) at tick {tick.tick}"
         self._account(tick)
         self._note_failed(episode)
-        self.servo_lateness_us.extend(lateness_us.tolist())
         line = tick_record(episode, tick, self.wiring.observations)
         if self._cameras:
             line["frames"] = self._frame_lines(tick)

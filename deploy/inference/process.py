@@ -35,6 +35,7 @@ class InferenceProcess:
         token: its token.
         tls_ca: certificate to trust for it.
         runtime: what computes the graph here, see `Controller.load`.
+        steer: use the bundle's steering graph, where it has one.
 
     Attributes:
         link: the supervisor's end.
@@ -50,10 +51,11 @@ class InferenceProcess:
         token: str | None = None,
         tls_ca: str | None = None,
         runtime: Runtime = "python",
+        steer: bool = True,
     ) -> None:
         self.link = InferenceLink.create()
         reader, self.doorbell = os.pipe()
-        cfg = WorkerCfg(self.link.name, robot.name, bundle, seed, url, token, tls_ca, runtime)
+        cfg = WorkerCfg(self.link.name, robot.name, bundle, seed, url, token, tls_ca, runtime, steer)
         # on standard input, since arguments can be read by every user of the machine
         os.write(self.doorbell, strict.canonical(strict.to_json(cfg)) + b"\n")
         os.set_blocking(self.doorbell, False)

@@ -20,6 +20,7 @@ class WorkerCfg:
         token: its token.
         tls_ca: certificate to trust for it.
         runtime: what computes the graph here, see `Controller.load`.
+        steer: use the bundle's steering graph, where it has one.
     """
 
     link: str
@@ -30,3 +31,4 @@ class WorkerCfg:
     token: str | None = None
     tls_ca: str | None = None
     runtime: Runtime = "python"
+    steer: bool = True

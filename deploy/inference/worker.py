@@ -79,7 +79,7 @@ def _hand_over(cfg: WorkerCfg, controller: Controller, link: InferenceLink, intr
 @contextmanager
 def _controller(cfg: WorkerCfg) -> Generator[Controller, None, None]:
     if cfg.url is None:
-        yield Controller.load(cfg.bundle, seed=cfg.seed, runtime=cfg.runtime)
+        yield Controller.load(cfg.bundle, seed=cfg.seed, runtime=cfg.runtime, steer=cfg.steer)
         return
     # a robot that infers on its own machine needs no network client
     from robotrl.deploy.remote.controller import RemotePolicyCfg, remote_controller

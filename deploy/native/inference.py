@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from robotrl.deploy.buffers import output_names
-from robotrl.deploy.bundle.manifest import Manifest, Port
+from robotrl.deploy.bundle.manifest import Port
 from robotrl.deploy.control.realtime import warm_leads_ns
 from robotrl.deploy.inference import link as layout
 from robotrl.deploy.inference.link import InferenceLink
@@ -57,7 +57,7 @@ def program_block(controller: Controller, link: InferenceLink, introduction: dic
         for before, behind in refusals:
             out.text(before)
             out.text(behind)
-    out.wholes(inputs.index("noise") if "noise" in inputs else -1, _draws(manifest))
+    out.wholes(inputs.index("noise") if "noise" in inputs else -1, manifest.draws_noise(session.steered))
     out.wholes(*(_signed(word) for word in (controller.seed & WORD, controller.seed >> 64)))
     out.wholes(list(session.outputs).index(output_names(manifest)["actions"]))
     out.places(np.asarray(warm_leads_ns(controller.inference_s), np.int64))
@@ -102,10 +102,6 @@ def _refusals(port: Port, committed: bool) -> list[tuple[str, str]]:
         return [(f"committed actions {name} are not finite", "")]
     names = port.names or ("value",)
     return [(f"observation {name} element {one[:LONGEST_NAME]!r} is ", ": expected it finite") for one in names]
-
-
-def _draws(manifest: Manifest) -> bool:
-    return manifest.sampler.noise_shape is not None and manifest.sampler.noise_policy == "counter"
 
 
 def _signed(word: int) -> int:

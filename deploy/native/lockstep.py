@@ -28,6 +28,7 @@ from robotrl.deploy.native.settings import servo_block
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.driver import RobotSim, TimedObservation, episode_state
 from robotrl.deploy.robots.link import Link, RobotCommand, Status, message
+from robotrl.deploy.robots.start_motion import StartsByCommands, started_by
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.loop import ServoLoop
 from robotrl.deploy.servo.records import room
@@ -78,7 +79,14 @@ class LockstepResult(NamedTuple):
 def robot_info(robot: RobotSim) -> RobotInfo:
     """Description of a robot, as its driver would introduce it."""
     return RobotInfo(
-        robot.observation_spec, robot.action_spec, robot.control_dt_s, robot.inner_dt_s, None, robot.state_ids("test")
+        robot.observation_spec,
+        robot.action_spec,
+        robot.control_dt_s,
+        robot.inner_dt_s,
+        None,
+        robot.state_ids("test"),
+        started_by(robot),
+        robot.start_motion if isinstance(robot, StartsByCommands) else None,
     )
 
 

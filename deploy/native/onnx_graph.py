@@ -38,6 +38,35 @@ class OnnxGraph(NamedTuple):
     outputs: tuple[str, ...]
 
 
+def joined(first: OnnxGraph, second: OnnxGraph, output: str, into: str) -> OnnxGraph:
+    """One graph that computes two, where an output of the first is an input of the second.
+
+    Their other inputs are shared by name.
+
+    Args:
+        first: the graph that is computed first.
+        second: the other one, whose names stay, but for that input.
+        output: name of the first one's output, which becomes one of the whole.
+        into: name of the second one's input.
+    """
+
+    def of_first(name: str) -> str:
+        return name if name in first.inputs or name in ("", output) else f"first/{name}"
+
+    def of_second(name: str) -> str:
+        return output if name == into else name
+
+    nodes = [
+        *(
+            node._replace(inputs=tuple(map(of_first, node.inputs)), outputs=tuple(map(of_first, node.outputs)))
+            for node in first.nodes
+        ),
+        *(node._replace(inputs=tuple(map(of_second, node.inputs))) for node in second.nodes),
+    ]
+    constants = {of_first(name): array for name, array in first.constants.items()} | second.constants
+    return OnnxGraph(tuple(nodes), constants, second.inputs | first.inputs, (*second.outputs, output))
+
+
 def read_graph(data: bytes, name: str) -> OnnxGraph:
     """Read the graph of a model.
 

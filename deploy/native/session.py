@@ -6,15 +6,16 @@ import ctypes
 import logging
 from pathlib import Path
 
+import numpy as np
 import onnxruntime as ort
 
 from robotrl.deploy.buffers import NATIVE_NOISE, GraphBuffers, InferenceError, host_transforms
-from robotrl.deploy.bundle.bundle import Bundle
+from robotrl.deploy.bundle.bundle import STEERED_NOISE, Bundle
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.native.build import native_runtime
 from robotrl.deploy.native.lowering import NotLowered, lower
 from robotrl.deploy.native.noise import NativeNoise
-from robotrl.deploy.native.onnx_graph import read_graph
+from robotrl.deploy.native.onnx_graph import joined, read_graph
 from robotrl.deploy.session import GraphSession, built
 from robotrl.errors import DataError
 from robotrl.spec import is_picture
@@ -26,8 +27,11 @@ _REASON_BYTES = 256
 class NativeSession(GraphBuffers):
     """The policy graph on the C++ engine, with its input and output buffers (see `InferenceSession`).
 
+    The steering graph of a bundle that has one becomes a part of the same program, computed first.
+
     Args:
         bundle: the verified bundle.
+        steer: use the steering graph, where the bundle has one.
 
     Raises:
         NotLowered: the graph holds an operator that the engine has no loop for.
@@ -39,12 +43,18 @@ class NativeSession(GraphBuffers):
     tape: bytes
     """The program that the engine runs."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, steer: bool = True) -> None:
         manifest = bundle.manifest
         super().__init__(manifest)
+        chooser = bundle.steer if steer else None
         inputs = [(name, array.shape) for name, array in self.inputs.items()]
         self._file = manifest.graphs.policy
-        self.tape = lower(read_graph(bundle.graph, self._file), inputs, list(self.outputs))
+        graph = read_graph(bundle.graph, self._file)
+        if chooser is not None:
+            self.steered = True
+            self.outputs[STEERED_NOISE] = np.zeros_like(self.inputs["noise"])
+            graph = joined(read_graph(chooser, str(manifest.graphs.steer)), graph, STEERED_NOISE, "noise")
+        self.tape = lower(graph, inputs, list(self.outputs))
         self._library = engine_library()
         why = ctypes.create_string_buffer(_REASON_BYTES)
         self._engine = self._library.engine_open(self.tape, len(self.tape), why, _REASON_BYTES)
@@ -98,22 +108,28 @@ class NativeNoiseSession(GraphSession):
         return NativeNoise(shape, seed, engine_library())
 
 
-def native_session(bundle: Bundle) -> NativeSession | NativeNoiseSession | None:
+def native_session(bundle: Bundle, steer: bool = True) -> NativeSession | NativeNoiseSession | None:
     """The session of a bundle: the engine's, or that of onnxruntime, which is logged.
 
-    None is for bundles whose graph the engine lacks a loop for, and which the C++ process cannot serve either.
+    None is for bundles whose graph the engine lacks a loop for, and which the C++ process cannot serve either: it runs
+    one graph of onnxruntime.
+
+    Args:
+        bundle: the verified bundle.
+        steer: use the steering graph, where the bundle has one.
 
     Raises:
         ConfigError: the engine cannot be built.
         DataError: the engine or onnxruntime refuses the graph.
     """
     try:
-        return NativeSession(bundle)
+        return NativeSession(bundle, steer)
     except NotLowered as missing:
         LOGGER.warning("onnxruntime computes %s: the native engine lacks %s", bundle.path, missing)
-    if not needs_numbers_alone(bundle.manifest) or onnxruntime_library() is None:
+    of_one_graph = needs_numbers_alone(bundle.manifest) and not (steer and bundle.steer is not None)
+    if not of_one_graph or onnxruntime_library() is None:
         return None
-    session = built(bundle, NativeNoiseSession)
+    session = built(bundle, NativeNoiseSession, steer)
     assert isinstance(session, NativeNoiseSession)
     return session
 

@@ -21,6 +21,7 @@ from robotrl.deploy.inference import link as inference_link
 from robotrl.deploy.robots import link as robot_link
 from robotrl.deploy.robots.cameras import SLOTS, cameras_of
 from robotrl.deploy.servo import link as servo_link
+from robotrl.deploy.servo.commands import commands_of
 from robotrl.deploy.servo.records import most_lateness
 from robotrl.deploy.servo.reflex import RiskGuard, guard_of, unpacked
 from robotrl.deploy.servo.ring import slot_bytes, slot_count
@@ -165,7 +166,8 @@ def servo_block(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotIn
     for magic in (servo_link.MAGIC, robot_link.MAGIC, inference_link.MAGIC):
         out.text(magic)
     out.numbers(timing.control_period_s, cfg.inference_s)
-    out.wholes(timing.interpolation == "linear", cfg.dry_run, cfg.wake_early, cfg.fifo, cfg.accept_start)
+    commands = commands_of(manifest, info, cfg.steps)
+    out.wholes(commands == "linear", commands == "mean", cfg.dry_run, cfg.wake_early, cfg.fifo, cfg.accept_start)
     out.wholes(timing.rtc_mode == "trained", guided)
     out.places(wiring.action)
     ports = {port.name: port for port in manifest.observations if not is_picture(port.spec)}
@@ -184,6 +186,9 @@ def servo_block(cfg: ServoCfg, manifest: Manifest, wiring: Wiring, info: RobotIn
     out.limits(limits)
     out.measured(limits, {key: port.measured_shape for key, port in ports.items()})
     out.reflex(guard_of(manifest, unpacked(cfg.risk)), wiring.observations)
+    for side in ((), (), ()) if wiring.start is None else wiring.start:
+        out.floats(side)
+    out.wholes(max(1, round(RESET_TIMEOUT_S * 1e9 / period_ns)))
     names = [str(reason.name).lower() for reason in Reason]
     out.wholes(len(names))
     for name in names:

@@ -121,8 +121,9 @@ class RemotePolicy:
             raise
         manifest = self.manifest
         shape = manifest.sampler.noise_shape
-        counted = shape is not None and manifest.sampler.noise_policy == "counter"
-        self._noise = CounterNoise(shape, seed) if counted and shape is not None else None
+        # a server steers where the bundle has a steering graph
+        draws = manifest.draws_noise(steered=True)
+        self._noise = CounterNoise(shape, seed) if draws and shape is not None else None
         self._host_in = host_transforms(manifest.transforms.inputs)
         self._host_out = host_transforms(manifest.transforms.outputs)
 

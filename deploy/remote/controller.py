@@ -48,6 +48,7 @@ class RemoteSession(GraphBuffers):
 
     def __init__(self, policy: RemotePolicy, manifest: Manifest) -> None:
         super().__init__(manifest)
+        self.steered = manifest.steer is not None
         self.limit_s = FIRST_LIMIT_S
         self._policy = policy
         self._keys = [port.name for port in manifest.read]

@@ -37,6 +37,10 @@ class CameraFrame(NamedTuple):
     """CRC-32 of its pixels."""
 
 
+NO_FRAME = CameraFrame(0, 0, 0, 0)
+"""Stands for a frame that is not there."""
+
+
 class CameraSlots:
     """Slots of one camera.
 

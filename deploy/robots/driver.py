@@ -20,6 +20,7 @@ from robotrl.deploy.control.realtime import sleep_until, steady
 from robotrl.deploy.control.safety import Mode
 from robotrl.deploy.robots.channel import Channel, Message
 from robotrl.deploy.robots.link import EpisodeState, Link, RobotCommand, Status, message, now_ns
+from robotrl.deploy.robots.start_motion import IsSimulated, StartsByCommands, started_by
 from robotrl.errors import ConfigError, RobotrlError
 from robotrl.spec import Spec
 
@@ -56,7 +57,10 @@ class RobotSim(Protocol):
     inner_dt_s: float
 
     def reset(self, state_id: int) -> dict[str, np.ndarray]:
-        """Start at a numbered state; returns observations (D,) float32."""
+        """Start at a numbered state; returns observations (D,) float32.
+
+        A robot that the servo moves (`StartsByCommands`) is not moved.
+        """
         ...
 
     def command(self, action: np.ndarray) -> None:
@@ -81,13 +85,6 @@ class RobotSim(Protocol):
     def state_ids(self, split: Literal["train", "val", "test"]) -> range:
         """Ids of the start states of a split."""
         ...
-
-
-@runtime_checkable
-class IsSimulated(Protocol):
-    """A robot in a simulation alone: it stands nowhere before its first reset, and a reset moves nothing real."""
-
-    simulated: Literal[True]
 
 
 @runtime_checkable
@@ -126,6 +123,8 @@ def drive(link: Link, robot: RobotSim) -> int:
             "inner_dt_s": robot.inner_dt_s,
             "limit_s": getattr(robot, "limit_s", None),
             "test_ids": [test.start, test.stop],
+            "started_by": started_by(robot),
+            "start_motion": robot.start_motion.to_json() if isinstance(robot, StartsByCommands) else None,
         },
     )
     with steady():

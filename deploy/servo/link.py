@@ -37,6 +37,8 @@ class RecordKind(IntEnum):
     """The run ended with the fault of the summary; the robot was damped."""
     STOPPED = 4
     """The robot was damped as ordered."""
+    START = 5
+    """A tick of the motion to the start pose."""
 
 
 class ServoLink:

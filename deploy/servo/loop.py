@@ -17,23 +17,24 @@ import numpy as np
 from robotrl.deploy.bundle.manifest import Manifest
 from robotrl.deploy.bundle.match import RobotInfo, Wiring
 from robotrl.deploy.bundle.plausible import place_outside_start
+from robotrl.deploy.control.instructions import instruction_misfit, instructions_of
 from robotrl.deploy.control.log import Tick
 from robotrl.deploy.control.safety import NONE, Mode, Reason, SafetyChain, in_time, is_plausible
+from robotrl.deploy.control.start import away_from_start, measured_action, toward
 from robotrl.deploy.history import ObservationHistory
 from robotrl.deploy.inference.link import AnswerKind, InferenceLink
-from robotrl.deploy.robots.cameras import CameraFrame
+from robotrl.deploy.robots.cameras import NO_FRAME
 from robotrl.deploy.robots.channel import Message
 from robotrl.deploy.robots.link import Link, RobotCommand, message
 from robotrl.deploy.servo.asking import Answered, Asker, delay_of
 from robotrl.deploy.servo.clock import MONOTONIC, Clock
-from robotrl.deploy.servo.commands import Commander
+from robotrl.deploy.servo.commands import Commander, commands_of
 from robotrl.deploy.servo.link import Order, RecordKind, ServoLink
 from robotrl.deploy.servo.observing import NO_OBSERVATION, Observer, OpenTick
 from robotrl.deploy.servo.plan import Chunk, ChunkPlan, Latency, lead_ticks
 from robotrl.deploy.servo.records import event, most_lateness, tick_to_record
 from robotrl.deploy.servo.reflex import RiskGuard
 from robotrl.deploy.servo.settings import IDLE_TIMEOUT_S, RESET_TIMEOUT_S, SUPERVISOR_TIMEOUT_S, ServoCfg
-from robotrl.spec.checks import misfit
 
 _FIRST_DEADLINE_NS = 5_000_000
 _IDLE_NS = 2_000_000
@@ -41,7 +42,6 @@ _HEARTBEAT_NS = 100_000_000
 """Interval of the commands that hold the robot between episodes."""
 _LOOK_NS = 200_000
 """Interval at which an answer is looked for while a tick waits for it."""
-_NO_FRAME = CameraFrame(0, 0, 0, 0)
 _NO_ACTIONS = np.zeros((0, 0), np.float32)
 
 
@@ -92,7 +92,8 @@ class ServoLoop:
         self.link = link
         self.observer = Observer(robot, info, wiring, clock)
         self.history = ObservationHistory(manifest.observations)
-        self.commander = Commander(robot, wiring, cfg.steps, timing.interpolation == "linear", cfg.dry_run, clock)
+        commands = commands_of(manifest, info, cfg.steps)
+        self.commander = Commander(robot, wiring, cfg.steps, commands, cfg.dry_run, clock)
         # the sensors of a robot that is held stand still
         self.chain = SafetyChain(wiring.limits._replace(max_still_s={}) if cfg.dry_run else wiring.limits)
         self.period_s = timing.control_period_s
@@ -100,12 +101,12 @@ class ServoLoop:
         self.steps = cfg.steps
         self.max_age_ns = round(wiring.limits.max_observation_age_s * 1e9)
         self.max_ticks = max(1, round(cfg.limit_s * 1e9 / self.period_ns))
+        self.max_start_ticks = max(1, round(RESET_TIMEOUT_S * 1e9 / self.period_ns))
         self.most_lead = timing.chunk_length - 1
         if timing.rtc_mode != "none":
             self.most_lead = min(self.most_lead, timing.rtc_max_delay_steps)
         self.least_lead = 1 if timing.rtc_mode == "guided" else 0
-        self._exact = {port.name: port.spec for port in manifest.observations if port.words}
-        """Specs of instructions, which hold numbers of words."""
+        self._exact = instructions_of(manifest)
         self.latency = Latency(cfg.inference_s)
         self.asker = Asker(manifest, inference, cfg.doorbell, self.latency, clock)
         self.plan = ChunkPlan(timing.chunk_length, timing.execute, timing.rtc_mode == "guided")
@@ -117,6 +118,10 @@ class ServoLoop:
         self._next: tuple[Chunk, int] | None = None
         """A chunk that has arrived ahead of its time, and the control tick at which it takes over."""
         self._open: OpenTick | None = None
+        self._starting = False
+        """The robot is being moved to its start pose."""
+        self._away: tuple[int, float] | None = None
+        """First element that has not arrived there, and its measured position; None once all have."""
         self._start_known = False
         """The episode's first whole and finite observation is within the start envelope, or that is not asked for."""
         self._lateness_us: list[float] = []
@@ -126,6 +131,8 @@ class ServoLoop:
         """The last command was a recovery of the reflex."""
         self._recoveries = 0
         """Servo ticks with a recovery since the last record."""
+        self._between_sent = False
+        """The reflex has sent a command since the last control tick."""
         self._fault: dict[str, Any] = {}
         """Facts of the fault that ended the run, see `fault_words`."""
 
@@ -196,12 +203,14 @@ class ServoLoop:
         self.history.reset()
         self._outdate()
         self._open, self._tick = None, -1
-        self._start_known = self.cfg.accept_start
+        self._start_known, self._starting = self.cfg.accept_start, False
         self._policy_action, self._recovering, self._recoveries = None, False, 0
+        self._between_sent = False
         self.asker.take_round_trip()
         self._serial, self._state_id = order.episode, order.state_id
         self.commander.begin(order.episode, order.state_id)
         self._reset_robot()
+        self._move_to_start()
         self._start = self.clock.now_ns() + _FIRST_DEADLINE_NS
         success = self._steps()
         # the last action must not outlive its episode
@@ -229,7 +238,8 @@ class ServoLoop:
                 self.robot.commands.write(reset._replace(stamp_ns=beat))
             missing = self.observer.missing(self._serial)
             if missing is None:
-                self._check_start(self.observer.open_tick(0, self.clock.now_ns(), self._serial))
+                if not self._moves_to_start:
+                    self._check_start(self.observer.open_tick(0, self.clock.now_ns(), self._serial))
                 return
             if self._order() is not None:
                 self.commander.damp()
@@ -237,6 +247,48 @@ class ServoLoop:
             self.clock.sleep_until(self.clock.now_ns() + _IDLE_NS)
         self._fault = {"kind": "reset", "episode": self._serial, "missing": missing}
         raise RunEnded(RecordKind.FAULT)
+
+    @property
+    def _moves_to_start(self) -> bool:
+        return self.wiring.start is not None and not self.cfg.dry_run
+
+    def _move_to_start(self) -> None:
+        """Move the robot to its start pose by commands of the servo's own, where its driver does not.
+
+        Raises:
+            RunEnded: it does not arrive in time, was damped, or stands outside the start envelope then.
+        """
+        if not self._moves_to_start:
+            return
+        self._starting, self._away = True, (0, float("nan"))
+        self._start = self.clock.now_ns() + _FIRST_DEADLINE_NS
+        self._steps()
+        self._starting = False
+        if self._away is not None:
+            self.commander.damp()
+            element, value = self._away
+            self._fault = {
+                "kind": "start_pose",
+                "episode": self._serial,
+                "state_id": self._state_id,
+                "element": element,
+                "value": value if np.isfinite(value) else None,
+            }
+            raise RunEnded(RecordKind.FAULT)
+        self.chain.hand_over()
+        self._tick = -1
+        self._check_start(self.observer.open_tick(0, self.clock.now_ns(), self._serial))
+
+    def _move(self, opened: OpenTick) -> None:
+        """Decide a control tick of the motion to the start pose."""
+        plan, action = self.wiring.start, None
+        observed = self._observed(opened)
+        if observed == NONE and plan is not None:
+            action = toward(plan, self.chain.state.sent)
+            measured = measured_action(self.chain.limits, self.observer.numbers(opened))
+            away = away_from_start(plan, self.chain.state.sent, measured)
+            self._away = None if away is None else (away, float(measured[away]))
+        self._finish(opened, observed | Reason.STARTING, action)
 
     def _check_start(self, opened: OpenTick) -> None:
         """Refuse a hand-over outside the poses that training saw, once the first whole and finite observation is there.
@@ -309,7 +361,8 @@ class ServoLoop:
             return False
         self._recovering = recovery is not None
         verdict = self.chain.between(action, recovery)
-        self.commander.send(verdict.mode, verdict.reason, verdict.action)
+        self._between_sent = True
+        self.commander.send(verdict.mode, verdict.reason, verdict.action, verdict.before)
         return True
 
     def _deadline(self, step: int) -> int:
@@ -320,6 +373,8 @@ class ServoLoop:
         self.observer.update(self._serial)
         if self._order() is not None:
             self._stop(tick)
+        if self._starting:
+            return self._away is None or tick >= self.max_start_ticks
         return self.observer.done or tick >= self.max_ticks
 
     def _stop(self, tick: int) -> None:
@@ -352,26 +407,20 @@ class ServoLoop:
         self._look()
         self._tick = tick
         opened = self.observer.open_tick(tick, woke, self._serial)
+        if self._starting:
+            self._move(opened)
+            return
         if self.history.keys and len(opened.observation) == self.wiring.observation_size:
             numbers = self.observer.numbers(opened)
             if is_plausible(self.wiring.limits, numbers):
                 self.history.take(tick, numbers)
-        if not opened.complete:
-            whole = len(opened.observation) == self.wiring.observation_size
-            self._finish(opened, Reason.OBS_STALE if whole else Reason.OBS_NOT_FINITE, None)
-            return
-        self._check_start(opened)
-        obs = self.observer.numbers(opened)
-        now = opened.stamp_ns + opened.age_ns
-        observed = self.chain.check(
-            self.observer.watched(opened, obs), opened.age_ns * 1e-9, (now - self._start) * 1e-9
-        )
-        if observed == NONE and self._misfit(obs):
-            self.asker.refused, self.asker.misfit = "", True
-            observed = Reason.OBS_IMPLAUSIBLE
+        if opened.complete:
+            self._check_start(opened)
+        observed = self._observed(opened)
         if observed != NONE:
             self._finish(opened, observed, None)
             return
+        obs = self.observer.numbers(opened)
         if self._next is not None and tick >= self._next[1]:
             self.plan.start(self._next[0])
             self._next = None
@@ -394,9 +443,20 @@ class ServoLoop:
         else:
             self._open = opened
 
-    def _misfit(self, obs: dict[str, np.ndarray]) -> bool:
-        """Tell whether an instruction is none."""
-        return any(misfit(name, obs[name], spec, by_value=True) for name, spec in self._exact.items())
+    def _observed(self, opened: OpenTick) -> Reason:
+        """Check the observation of a control tick."""
+        if not opened.complete:
+            whole = len(opened.observation) == self.wiring.observation_size
+            return Reason.OBS_STALE if whole else Reason.OBS_NOT_FINITE
+        obs = self.observer.numbers(opened)
+        now = opened.stamp_ns + opened.age_ns
+        observed = self.chain.check(
+            self.observer.watched(opened, obs), opened.age_ns * 1e-9, (now - self._start) * 1e-9
+        )
+        if observed == NONE and instruction_misfit(self._exact, obs):
+            self.asker.refused, self.asker.misfit = "", True
+            return Reason.OBS_MISFIT
+        return observed
 
     def _planned(self, tick: int) -> np.ndarray | None:
         """The chunk's action for a tick; None if there is none, or it is too late."""
@@ -421,11 +481,12 @@ class ServoLoop:
         """
         self._open = None
         recovery = None
-        if self.guard is not None and action is not None and opened.complete:
+        if self.guard is not None and action is not None and opened.complete and not self._starting:
             recovery = self.guard.recovery(self.observer.numbers(opened), action)
+        between = self.chain.state.sent if self._between_sent else None
         verdict = self.chain.decide(observed, action, recovery)
         active = verdict.mode == Mode.ACTIVE
-        self._policy_action = action if active else None
+        self._policy_action = action if active and not self._starting else None
         self._recovering = active and recovery is not None
         chunk, cursor = self.plan.chunk, 0
         if action is not None and chunk is not None:
@@ -433,7 +494,7 @@ class ServoLoop:
             cursor = 0 if index is None else index + 1
             if self.asker.request is not None:
                 self.asker.request.executed += 1
-        self.commander.send(verdict.mode, verdict.reason, verdict.action)
+        self.commander.send(verdict.mode, verdict.reason, verdict.action, verdict.before)
         waited_ns = self.asker.take_round_trip()
         if observed & (Reason.ACTION_LATE | Reason.INFERENCE_FAILED) and self.asker.request is not None:
             waited_ns = self.clock.now_ns() - self.asker.request.asked_ns
@@ -454,11 +515,13 @@ class ServoLoop:
             reason=int(verdict.reason),
             asked=opened.asked,
             committed=opened.committed,
-            frames=opened.frames if opened.complete else (_NO_FRAME,) * self.observer.cameras,
+            frames=opened.frames if opened.complete else (NO_FRAME,) * self.observer.cameras,
             recoveries=self._recoveries,
+            between=between,
         )
-        self._recoveries = int(self._recovering)
-        self.link.records.write(*tick_to_record(self._serial, tick, self._lateness_us))
+        self._recoveries, self._between_sent = int(self._recovering), False
+        kind = RecordKind.START if self._starting else RecordKind.TICK
+        self.link.records.write(*tick_to_record(self._serial, tick, self._lateness_us, kind))
         self._lateness_us = []
         if verdict.mode == Mode.ACTIVE:
             return
@@ -509,7 +572,7 @@ class ServoLoop:
             late = self._too_old(found.request.stamp_ns)
             failed = Reason.ACTION_LATE if late else Reason.INFERENCE_FAILED
             refused = found.answer.kind == AnswerKind.REFUSED
-            self._finish(waiting, Reason.OBS_IMPLAUSIBLE if refused else failed, None)
+            self._finish(waiting, Reason.OBS_REFUSED if refused else failed, None)
 
     def _take(self, found: Answered) -> None:
         """Place a chunk in time."""

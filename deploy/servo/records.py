@@ -9,9 +9,9 @@ from robotrl.deploy.robots.cameras import CameraFrame, packed_numbers, unpacked_
 from robotrl.deploy.servo.link import RecordKind
 from robotrl.deploy.servo.ring import NUMBERS, RingRecord
 
-_POLICY, _OBSERVATION, _RECOVERIES = 1, 2, 4
-"""Bits of the last number: the record holds an action of the policy, an observation; and the unit of its count of
-recoveries."""
+_POLICY, _OBSERVATION, _BETWEEN, _RECOVERIES = 1, 2, 4, 8
+"""Bits of the last number: the record holds an action of the policy, an observation, an action between two control
+ticks; and the unit of its count of recoveries."""
 _FRAME_FLOATS = 2 * len(CameraFrame._fields)
 
 
@@ -24,7 +24,7 @@ def room(observation_size: int, action_size: int, cameras: int, steps: int) -> i
         cameras: number of cameras.
         steps: servo ticks in a control period.
     """
-    return observation_size + 2 * action_size + _FRAME_FLOATS * cameras + most_lateness(steps)
+    return observation_size + 3 * action_size + _FRAME_FLOATS * cameras + most_lateness(steps)
 
 
 def most_lateness(steps: int) -> int:
@@ -32,18 +32,21 @@ def most_lateness(steps: int) -> int:
     return 2 * steps + 64
 
 
-def tick_to_record(episode: int, tick: Tick, lateness_us: list[float]) -> tuple[tuple[int, ...], np.ndarray]:
+def tick_to_record(
+    episode: int, tick: Tick, lateness_us: list[float], kind: RecordKind = RecordKind.TICK
+) -> tuple[tuple[int, ...], np.ndarray]:
     """Numbers and floats of a tick's record.
 
     Args:
         episode: serial number of the episode.
         tick: the tick.
         lateness_us: lateness of the servo ticks since the last record.
+        kind: `RecordKind.START` for one of the motion to the start pose.
     """
     present = _POLICY * (tick.policy is not None) + _OBSERVATION * (len(tick.observation) > 0)
-    present += _RECOVERIES * tick.recoveries
+    present += _BETWEEN * (tick.between is not None) + _RECOVERIES * tick.recoveries
     numbers = (
-        int(RecordKind.TICK),
+        int(kind),
         episode,
         tick.tick,
         tick.deadline_ns,
@@ -64,6 +67,7 @@ def tick_to_record(episode: int, tick: Tick, lateness_us: list[float]) -> tuple[
         tick.observation,
         *(() if tick.policy is None else (tick.policy,)),
         tick.sent,
+        *(() if tick.between is None else (tick.between,)),
         packed_numbers([number for frame in tick.frames for number in frame]),
         np.asarray(lateness_us, np.float32),
     ]
@@ -85,6 +89,8 @@ def tick_of_record(
     at += action_size if policy is not None else 0
     sent = values[at : at + action_size]
     at += action_size
+    between = values[at : at + action_size] if present & _BETWEEN else None
+    at += action_size if between is not None else 0
     numbers = unpacked_numbers(values[at : at + _FRAME_FLOATS * cameras])
     width = len(CameraFrame._fields)
     frames = tuple(CameraFrame(*numbers[i * width : (i + 1) * width]) for i in range(len(numbers) // width))
@@ -108,6 +114,7 @@ def tick_of_record(
         committed=committed,
         frames=frames,
         recoveries=present // _RECOVERIES,
+        between=between,
     )
     return episode, tick, values[at:]
 

@@ -393,9 +393,23 @@ def make_sim_of(
 def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
     """Name and options of the sim that a run or bundle was trained on; of another sim those that it shares with it.
 
+    A bundle whose robot goes from one action to the next in a straight line is evaluated in a sim that does.
+
     Raises:
-        ConfigError: no name was given, and neither a run around `path` nor a bundle's manifest has one.
+        ConfigError: no name was given, and neither a run around `path` nor a bundle's manifest has one; or the sim
+            cannot do that.
     """
+    name, had = _trained_on(path, sim)
+    if kind_of(path) != "bundle" or open_bundle(path).manifest.timing.interpolation == "hold":
+        return name, had
+    cfg = sim_options(name, had)
+    if not isinstance(cfg, HasPerturb):
+        raise ConfigError(f"{path} interpolates its actions linearly: sim {name!r} has no option perturb to do so")
+    return name, {**had, "perturb": {**asdict(cfg.perturb), "interpolate_actions": True}}
+
+
+def _trained_on(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
+    """See `sim_of`; without what a bundle asks for."""
     run = run_of(path)
     trained_on: dict[str, Any] = {} if run is None else run.config.get("sim", {})
     if run is None and kind_of(path) == "bundle":

@@ -102,6 +102,9 @@ def _bundle(found: Description) -> None:
     rows["rate"] = f"{1 / timing.control_period_s:g} Hz, chunk of {timing.chunk_length}, {timing.execute} executed"
     noise = f", noise {_shape(sampler.noise_shape)} ({sampler.noise_policy})" if sampler.noise_shape else ""
     rows["sampler"] = f"{sampler.kind}, {sampler.solver}, {sampler.steps} steps{noise}"
+    if manifest.steer is not None:
+        drawn = "drawn" if manifest.steer.draws else "a function of the observation"
+        rows["steering"] = f"noise within {manifest.steer.bound:g}, {drawn}; robotrl deploy --no-steer goes without"
     rows["parity"] = (
         f"{manifest.parity.max_abs:.2e} at most ({manifest.parity.max_rel:.2e} of the range) "
         f"over {manifest.parity.samples} observations"

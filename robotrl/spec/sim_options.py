@@ -258,11 +258,15 @@ class PerturbCfg:
     one that arrived."""
     drop_steps: int = 1
     """Length of a burst of lost observations, steps."""
+    interpolate_actions: bool = False
+    """Each action is approached in a straight line from the one before, over a control step, as by a bundle that is
+    exported with `--interpolation linear`: the sim, which takes one action a step, gets the mean of both."""
 
     @property
     def active(self) -> bool:
         """True if anything is perturbed."""
-        return bool(self.obs_delay_steps or self.action_delay_steps or self.drop_rate or self.committed_steps)
+        faults = self.obs_delay_steps or self.action_delay_steps or self.drop_rate or self.committed_steps
+        return bool(faults or self.interpolate_actions)
 
     def check(self) -> None:
         """Check the ranges.

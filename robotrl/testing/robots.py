@@ -17,6 +17,7 @@ import numpy as np
 from robotrl.deploy.control.realtime import sleep_until
 from robotrl.deploy.robots.driver import RobotSim, TimedObservation
 from robotrl.deploy.robots.link import MAX_ACTION, MAX_OBSERVATION, now_ns
+from robotrl.deploy.robots.start_motion import StartMotion, StartsByCommands
 from robotrl.errors import nearest, short
 from robotrl.spec import Spec, Split
 
@@ -103,6 +104,8 @@ def specs_state_units_and_bounds(case: RobotCase) -> None:
     size = sum(int(np.prod(spec.shape)) for spec in robot.observation_spec.values())
     assert size <= MAX_OBSERVATION, f"the observations have {size} elements: expected {MAX_OBSERVATION} or fewer"
     assert len(spec.names) <= MAX_ACTION, f"action has {len(spec.names)} elements: expected {MAX_ACTION} or fewer"
+    if isinstance(robot, StartsByCommands):
+        _check_start_motion(robot)
 
 
 def _check_spec(what: str, spec: Any) -> None:
@@ -145,6 +148,22 @@ def starts_are_numbered(case: RobotCase) -> None:
     for (a, first), (b, second) in combinations(splits.items(), 2):
         shared = range(max(first.start, second.start), min(first.stop, second.stop))
         assert not shared, f"id {shared[0]} is in state_ids({a!r}) and state_ids({b!r}): expected disjoint splits"
+
+
+def _check_start_motion(robot: Any) -> None:
+    """A robot that the servo moves to its start says a pose within its bounds, speeds and tolerances above 0."""
+    spec, motion = robot.action_spec, robot.start_motion
+    assert isinstance(motion, StartMotion), _kind("start_motion", motion, "a StartMotion")
+    for field, values in motion._asdict().items():
+        assert len(values) == len(spec.names), (
+            f"start_motion.{field} has {len(values)} numbers: expected {len(spec.names)}, one for each action element"
+        )
+    for i, name in enumerate(spec.names):
+        assert spec.low[i] <= motion.pose[i] <= spec.high[i], (
+            f"start_motion.pose of {name!r} is {motion.pose[i]}: expected {spec.low[i]} to {spec.high[i]}, its bounds"
+        )
+        for field, value in (("speed", motion.speed[i]), ("tolerance", motion.tolerance[i])):
+            assert 0 < value < math.inf, f"start_motion.{field} of {name!r} is {value}: expected more than 0"
 
 
 def observations_match_their_specs(case: RobotCase) -> None:
@@ -227,6 +246,8 @@ def each_action_element_is_executed(case: RobotCase) -> None:
 def reset_restores_the_start(case: RobotCase) -> None:
     """After a motion, a reset gives the start again: its observation, rest before a command, and the same motion."""
     robot = case.make(0)
+    if isinstance(robot, StartsByCommands):
+        return  # the servo moves it there
     rest = _rest(case, robot.action_spec)
     away = _moved(case, robot.action_spec, rest, 0)
     rounds: list[tuple[dict[str, np.ndarray], ...]] = []

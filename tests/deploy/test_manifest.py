@@ -93,8 +93,8 @@ def test_a_plausible_edit_shows_in_the_identity(text: bytes) -> None:
 
 
 def test_other_schema_versions_are_refused_by_name(text: bytes) -> None:
-    with pytest.raises(DataError, match="schema_version is 5: this robotrl reads up to 4"):
-        schema.parse(edited(edited(text, "schema_version", 5), "brand_new_field", 1))
+    with pytest.raises(DataError, match="schema_version is 6: this robotrl reads up to 5"):
+        schema.parse(edited(edited(text, "schema_version", 6), "brand_new_field", 1))
     for bad in (0, "1", None, True):
         with pytest.raises(DataError, match="schema_version is"):
             schema.parse(edited(text, "schema_version", bad))

@@ -185,12 +185,14 @@ def test_a_recovery_comes_after_finiteness_and_before_the_limits(bundle: Path) -
     verdict = chain.decide(NONE, action, recovery)
     assert verdict.action.tolist() == [0.25, 1.0]
     assert verdict.reason == Reason.REFLEX | Reason.CLAMPED | Reason.RATE_LIMITED and verdict.mode == Mode.ACTIVE
-    # between two control ticks nothing is counted, and the step is from the last control tick
+    # between two control ticks nothing is counted, and the step is from the last control tick, too
     state, counters = chain.state, chain.counters
     for _ in range(3):
         assert chain.between(action, recovery).action.tolist() == [0.5, 1.0]
-    assert chain.between(action, None).reason == NONE
-    assert chain.state is state and chain.counters == counters and counters.reasons["reflex"] == 1
+    # back to the policy: 0.1 is a step from the last control tick, and too far from what was sent since
+    released = chain.between(action, None)
+    assert (released.action.tolist(), released.reason) == ([0.25, 0.0], Reason.RATE_LIMITED)
+    assert chain.state.last is state.last and chain.counters == counters and counters.reasons["reflex"] == 1
     # a recovery rescues no bad tick
     for observed, given in ((NONE, np.float32([np.nan, 0.0])), (Reason.OBS_STALE, action)):
         held = chain.decide(observed, given, recovery)
@@ -214,12 +216,15 @@ def test_the_guard_acts_where_the_risk_is_high_or_no_number(bundle: Path) -> Non
 
 
 @pytest.mark.parametrize("recoveries", [0, 1, 7])
-def test_a_record_keeps_the_count_of_recoveries(recoveries: int) -> None:
+@pytest.mark.parametrize("between", [None, np.float32([0.5, -0.25])])
+def test_a_record_keeps_the_count_of_recoveries_and_the_last_one(recoveries: int, between: np.ndarray | None) -> None:
     empty = np.zeros(2, np.float32)
-    tick = Tick(3, 0, 0, 0, 0, 0, 0, 0, 1, np.zeros(5, np.float32), empty, empty, 0, 0, -1, 0, (), recoveries)
-    numbers, values = tick_to_record(1, tick, [])
-    found = tick_of_record(RingRecord(numbers, values), 5, 2, 0)[1]
+    tick = Tick(3, 0, 0, 0, 0, 0, 0, 0, 1, np.zeros(5, np.float32), empty, empty, 0, 0, -1, 0, (), recoveries, between)
+    numbers, values = tick_to_record(1, tick, [7.0])
+    _, found, late = tick_of_record(RingRecord(numbers, values), 5, 2, 0)
     assert found.recoveries == recoveries and found.policy is not None and len(found.observation) == 5
+    assert (None if found.between is None else found.between.tolist()) == (None if between is None else [0.5, -0.25])
+    assert late.tolist() == [7.0]
 
 
 # real processes

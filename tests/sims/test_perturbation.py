@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from robotrl.registry import make_sim
 from robotrl.rollout.evaluate import Turn, run_episodes
 from robotrl.sims.perturbation import AGE, perturbed
 from robotrl.spec import COMMITTED, COMMITTED_MASK, Spec, Step
+from robotrl.spec.actuation import Actuation
 from robotrl.spec.sim_options import PerturbCfg
 from robotrl.testing.sims import CHECKS, SimCase, play, random_actions, same
 
@@ -93,6 +95,48 @@ def test_actions_arrive_late_and_none_of_the_last_episode_arrives_in_the_next() 
     sim, _, _ = walk(PerturbCfg(action_delay_steps=2), 8)
     # zero is out of the bounds 0.5 to 9: the nearest action stands for it
     assert [row[0] for row in sim.executed] == [0.5, 0.5, 1, 2, 3, 0.5, 0.5, 6]
+
+
+@pytest.mark.parametrize(
+    ("delay", "position", "executed"),
+    [
+        # from the rest, 0.5, halfway to each action; an episode of five steps begins there again
+        (0, False, [0.75, 1.5, 2.5, 3.5, 4.5, 3.25, 6.5, 7.5]),
+        (2, False, [0.5, 0.5, 0.75, 1.5, 2.5, 0.5, 0.5, 3.25]),
+        # a robot of positions stands somewhere, and goes to the first action at once
+        (0, True, [1.0, 1.5, 2.5, 3.5, 4.5, 6.0, 6.5, 7.5]),
+    ],
+)
+def test_actions_are_approached_in_a_straight_line(delay: int, position: bool, executed: list[float]) -> None:
+    class Told(Counting):
+        actuation = Actuation("position" if position else "velocity")
+
+    sim = Told()
+    wrapped = perturbed(sim, PerturbCfg(action_delay_steps=delay, interpolate_actions=True), 0)
+    wrapped.reset()
+    for t in range(8):
+        wrapped.step(torch.full((2, 1), float(t + 1)))
+    assert [row[0] for row in sim.executed] == executed
+    # the way is a part of the state
+    state = wrapped.own_state()
+    wrapped.step(torch.full((2, 1), 9.0))
+    wrapped.load_own(state)
+    wrapped.step(torch.full((2, 1), 9.0))
+    assert sim.executed[-1] == sim.executed[-2]
+
+
+def test_choices_and_trajectories_are_not_interpolated() -> None:
+    class Choosing(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_spec = replace(self.action_spec, low=(0.0,), high=(2.0,), choices=(3,))
+
+    class Planning(Counting):
+        trajectory_dt_s = 0.5
+
+    for sim, kind in ((Choosing(), "choices"), (Planning(), "trajectories")):
+        with pytest.raises(CapabilityError, match=f"perturb.interpolate_actions is set .* are {kind}"):
+            perturbed(sim, PerturbCfg(interpolate_actions=True), 0)
 
 
 def test_committed_actions_are_those_on_their_way_the_next_one_first() -> None:

@@ -101,6 +101,7 @@ TORCH_FREE = BASE | {"utils", "cli", "deploy", "report", "configs"}
 NEEDS_TORCH = {
     "deploy.export",
     "deploy.export_reflex",
+    "deploy.export_steering",
     "deploy.robots.sim_as_robot",
     "transforms",
     "utils.batched",

@@ -101,7 +101,7 @@ int64_t chain_check(void* handle, const float* numbers, const int64_t* checksums
                     int64_t* frozen) {
     auto* whole = static_cast<WholeChain*>(handle);
     for (size_t i = 0; i < whole->frames.size(); ++i) whole->frames[i].checksum = checksums[i];
-    const int64_t reason = whole->check->check(numbers, whole->frames, age_s, now_s, whole->chain->sent());
+    const int64_t reason = whole->check->check(numbers, whole->frames, age_s, now_s, whole->chain->last());
     if (reason == NONE) whole->chain->place(numbers);
     *frozen = whole->check->frozen();
     return reason;

@@ -20,13 +20,15 @@ bool implausible(const PlausibleRange& range, const float* values, int64_t count
 SafetyChain::SafetyChain(const SafetyLimits& limits)
     : limits_(limits),
       last_(limits.neutral),
+      sent_(limits.neutral),
       origin_(limits.neutral),
       wanted_(limits.neutral.size()),
       near_(limits.neutral.size()),
+      before_(limits.neutral),
       known_(limits.neutral.size(), limits.from_neutral) {}
 
 void SafetyChain::reset() {
-    last_ = origin_ = limits_.neutral;
+    last_ = sent_ = origin_ = limits_.neutral;
     known_.assign(known_.size(), limits_.from_neutral);
     good_ticks_ = bad_ticks_ = 0;
     damped_ = false;
@@ -36,7 +38,7 @@ void SafetyChain::place(const float* numbers) {
     for (size_t i = 0; i < limits_.measured_at.size(); ++i) {
         if (known_[i] || limits_.measured_at[i] < 0) continue;
         const float found = numbers[limits_.measured_at[i]] / limits_.measured_factor[i];
-        last_[i] = origin_[i] = smaller_of(larger_of(found, limits_.low[i]), limits_.high[i]);
+        last_[i] = sent_[i] = origin_[i] = smaller_of(larger_of(found, limits_.low[i]), limits_.high[i]);
         known_[i] = true;
     }
 }
@@ -75,9 +77,10 @@ int64_t SafetyChain::limit(const float* action) {
     if (clamped) reason |= CLAMPED;
     for (size_t i = 0; i < width; ++i) {
         if (known_[i]) continue;
-        last_[i] = origin_[i] = wanted_[i];
+        last_[i] = sent_[i] = origin_[i] = wanted_[i];
         known_[i] = true;
     }
+    before_ = sent_;
     if (good_ticks_ < limits_.ramp_ticks) {
         const float part = float(double(good_ticks_ + 1) / double(limits_.ramp_ticks + 1));
         for (size_t i = 0; i < width; ++i) {
@@ -89,8 +92,11 @@ int64_t SafetyChain::limit(const float* action) {
     }
     if (!limits_.max_step.empty()) {
         for (size_t i = 0; i < width; ++i) {
-            const float lowest = last_[i] - limits_.max_step[i], highest = last_[i] + limits_.max_step[i];
-            near_[i] = smaller_of(larger_of(wanted_[i], lowest), highest);
+            near_[i] = wanted_[i];
+            for (const float before : {last_[i], sent_[i]}) {
+                const float lowest = before - limits_.max_step[i], highest = before + limits_.max_step[i];
+                near_[i] = smaller_of(larger_of(near_[i], lowest), highest);
+            }
             near |= near_[i] != wanted_[i];
         }
         // only then: a limit that changes nothing may still change the sign of a zero
@@ -105,14 +111,15 @@ int64_t SafetyChain::limit(const float* action) {
 Verdict SafetyChain::hold(int64_t reason) {
     const bool damped = damped_ || bad_ticks_ + 1 >= limits_.bad_ticks_to_damp || reason & STOPPED;
     // repeating a delta, velocity or torque would continue the motion; only position targets can be repeated
-    wanted_ = limits_.hold_last ? last_ : limits_.neutral;
+    wanted_ = before_ = sent_;
+    if (!limits_.hold_last) wanted_ = limits_.neutral;
     if (damped) reason |= DAMPED;
     return {damped ? DAMP : HOLD, reason};
 }
 
 Verdict SafetyChain::decide(int64_t observed, const float* action, int64_t count, const float* recovery) {
     const Verdict verdict = judge(observed, action, count, recovery);
-    last_ = wanted_;
+    last_ = sent_ = wanted_;
     if (verdict.mode == ACTIVE) {
         ++good_ticks_;
         bad_ticks_ = 0;

@@ -27,10 +27,13 @@ enum Reason : int64_t {
     ACTION_LATE = 4096,
     STOPPED = 8192,
     REFLEX = 16384,
+    OBS_MISFIT = 32768,
+    OBS_REFUSED = 65536,
+    STARTING = 131072,
 };
-constexpr int REASONS = 15;
-constexpr int64_t BAD = OBS_NOT_FINITE | OBS_STALE | OBS_IMPLAUSIBLE | OBS_TIME | OBS_FROZEN | ACTION_MISSING |
-                        ACTION_NOT_FINITE | INFERENCE_FAILED | ACTION_LATE | STOPPED;
+constexpr int REASONS = 18;
+constexpr int64_t BAD = OBS_NOT_FINITE | OBS_STALE | OBS_IMPLAUSIBLE | OBS_TIME | OBS_FROZEN | OBS_MISFIT |
+                        OBS_REFUSED | ACTION_MISSING | ACTION_NOT_FINITE | INFERENCE_FAILED | ACTION_LATE | STOPPED;
 
 struct SafetyLimits {
     std::vector<float> low, high, neutral;
@@ -76,14 +79,27 @@ class SafetyChain {
     // One tick: `action` of `count` floats, or null; `recovery` is the reflex's action, which takes the place of a good
     // one, or null. The action to send is `sent` afterwards.
     Verdict decide(int64_t observed, const float* action, int64_t count, const float* recovery);
-    // Verdict of a servo tick between two control ticks: limited against the last control tick, and not counted. The
-    // action to send is `wanted` afterwards.
+    // Verdict of a servo tick between two control ticks, which is not counted: limited from the last control tick and
+    // from what was sent since. The action to send is `sent` afterwards.
     Verdict between(const float* action, int64_t count, const float* recovery) {
-        return judge(NONE, action, count, recovery);
+        const Verdict verdict = judge(NONE, action, count, recovery);
+        if (verdict.mode == ACTIVE) sent_ = wanted_;
+        return verdict;
     }
 
-    const std::vector<float>& sent() const { return last_; }
+    // Lets the policy take over a robot that was moved to its start.
+    void hand_over() {
+        origin_ = sent_;
+        good_ticks_ = 0;
+    }
+
+    // The last action sent, also between two control ticks; and that of the last control tick.
+    const std::vector<float>& sent() const { return sent_; }
+    const std::vector<float>& last() const { return last_; }
+    // The action of the last verdict.
     const std::vector<float>& wanted() const { return wanted_; }
+    // What was sent before it, from which a robot that interpolates goes on; where the robot stands at first.
+    const std::vector<float>& before() const { return before_; }
     int64_t ticks() const { return ticks_; }
     int64_t modes(int64_t mode) const { return modes_[mode]; }
     int64_t reasons(int bit) const { return reasons_[bit]; }
@@ -96,7 +112,7 @@ class SafetyChain {
     int64_t limit(const float* action);
 
     const SafetyLimits limits_;
-    std::vector<float> last_, origin_, wanted_, near_;
+    std::vector<float> last_, sent_, origin_, wanted_, near_, before_;
     std::vector<char> known_;  // elements whose last action and origin are known
     int64_t good_ticks_ = 0, bad_ticks_ = 0;
     bool damped_ = false;

@@ -47,6 +47,8 @@ Servo::Servo(const Settings& settings, Clock& clock, int64_t (*parent)())
     numbers_.resize(size_t(check_.floats()));
     record_.reserve(size_t(settings.max_values));
     policy_action_.reserve(settings.limits.low.size());
+    toward_.resize(settings.limits.low.size());
+    between_.reserve(settings.limits.low.size());
     lateness_us_.reserve(size_t(settings.most_lateness));
     answer_.values.reserve(size_t(settings.max_chunk));
     for (OpenTick* opened : {&open_, &now_open_}) {
@@ -115,15 +117,18 @@ void Servo::episode(const Message& order) {
     outdate();
     is_open_ = false;
     start_known_ = settings_.accept_start;
+    starting_ = false;
     tick_ = -1;
     policy_action_.clear();
     recovering_ = false;
     recoveries_ = 0;
+    between_sent_ = false;
     asker_.take_round_trip();
     serial_ = order.episode;
     state_id_ = order.state_id;
     commander_.begin(serial_, state_id_);
     reset_robot();
+    move_to_start();
     start_ = clock_.now_ns() + FIRST_DEADLINE_NS;
     const bool success = steps();
     // the last action must not outlive its episode
@@ -143,6 +148,7 @@ void Servo::reset_robot() {
         }
         missing = observer_.missing(serial_);
         if (missing == Observer::NOTHING) {
+            if (moves_to_start()) return;
             observer_.open_tick(now_open_, 0, clock_.now_ns(), serial_);
             return check_start(now_open_);
         }
@@ -154,6 +160,47 @@ void Servo::reset_robot() {
     }
     fault_ = "{\"kind\": \"reset\", " + field("episode", serial_) + ", " + field("missing", missing) + "}";
     throw RunEnded{RecordKind::FAULT};
+}
+
+void Servo::move_to_start() {
+    if (!moves_to_start()) return;
+    starting_ = true;
+    away_ = 0;
+    away_at_ = NAN;
+    start_ = clock_.now_ns() + FIRST_DEADLINE_NS;
+    steps();
+    starting_ = false;
+    if (away_ >= 0) {
+        commander_.damp();
+        char number[40];
+        std::snprintf(number, sizeof number, "%.17g", double(away_at_));
+        fault_ = "{\"kind\": \"start_pose\", " + field("episode", serial_) + ", " + field("state_id", state_id_) + ", " +
+                 field("element", away_) + ", \"value\": " + (std::isfinite(away_at_) ? number : "null") + "}";
+        throw RunEnded{RecordKind::FAULT};
+    }
+    chain_.hand_over();
+    check_.reset();
+    tick_ = -1;
+    observer_.open_tick(now_open_, 0, clock_.now_ns(), serial_);
+    check_start(now_open_);
+}
+
+// Decides a control tick of the motion to the start pose.
+void Servo::move(const OpenTick& opened) {
+    const int64_t found = observed(opened);
+    if (found != NONE) return finish(opened, found | STARTING, nullptr);
+    const std::vector<float>&sent = chain_.sent(), &pose = settings_.start_pose;
+    away_ = -1;
+    for (size_t i = 0; i < pose.size(); ++i) {
+        const float step = settings_.start_step[i];
+        toward_[i] = smaller_of(larger_of(pose[i], sent[i] - step), sent[i] + step);
+        const float measured =
+            numbers_[size_t(settings_.limits.measured_at[i])] / settings_.limits.measured_factor[i];
+        if (away_ >= 0 || (sent[i] == pose[i] && std::fabs(measured - pose[i]) <= settings_.start_tolerance[i])) continue;
+        away_ = int64_t(i);
+        away_at_ = measured;
+    }
+    finish(opened, STARTING, toward_.data());
 }
 
 // Refuses a hand-over outside the poses that training saw, once the first whole and finite observation is there.
@@ -221,13 +268,15 @@ bool Servo::reflexed() {
     if ((recovery != nullptr) == recovering_) return false;
     recovering_ = recovery != nullptr;
     const Verdict verdict = chain_.between(policy_action_.data(), int64_t(policy_action_.size()), recovery);
-    commander_.send(verdict.mode, verdict.reason, chain_.wanted());
+    between_sent_ = true;
+    commander_.send(verdict.mode, verdict.reason, chain_.sent(), chain_.before());
     return true;
 }
 
 bool Servo::ended(int64_t tick) {
     observer_.update(serial_);
     if (order(order_)) stop(tick);
+    if (starting_) return away_ < 0 || tick >= settings_.max_start_ticks;
     return observer_.done() || tick >= settings_.max_ticks;
 }
 
@@ -259,26 +308,13 @@ void Servo::control(int64_t tick, int64_t woke) {
     tick_ = tick;
     OpenTick& opened = now_open_;
     observer_.open_tick(opened, tick, woke, serial_);
+    if (starting_) return move(opened);
     if (history_.used() && int64_t(opened.observation.size()) == settings_.observation_size) {
         gather(opened);
         if (check_.is_plausible(numbers_.data())) history_.take(tick, numbers_);
     }
-    if (!opened.complete) {
-        const bool whole = int64_t(opened.observation.size()) == settings_.observation_size;
-        return finish(opened, whole ? OBS_STALE : OBS_NOT_FINITE, nullptr);
-    }
-    check_start(opened);
-    gather(opened);
-    const int64_t now = opened.stamp_ns + opened.age_ns;
-    int64_t observed = check_.check(numbers_.data(), opened.frames, double(opened.age_ns) * 1e-9,
-                                    double(now - start_) * 1e-9, chain_.sent());
-    if (observed == NONE) chain_.place(numbers_.data());
-    if (observed == NONE && words_misfit()) {
-        asker_.refused.clear();
-        asker_.misfit = true;
-        observed = OBS_IMPLAUSIBLE;
-    }
-    if (observed != NONE) return finish(opened, observed, nullptr);
+    if (opened.complete) check_start(opened);
+    if (const int64_t found = observed(opened); found != NONE) return finish(opened, found, nullptr);
     if (next_.present && tick >= takeover_) {
         plan_.start(next_);
         next_.present = false;
@@ -301,6 +337,24 @@ void Servo::control(int64_t tick, int64_t woke) {
     }
     std::swap(open_, now_open_);
     is_open_ = true;
+}
+
+// Checks the observation of a control tick, whose numbers are gathered.
+int64_t Servo::observed(const OpenTick& opened) {
+    if (!opened.complete) {
+        const bool whole = int64_t(opened.observation.size()) == settings_.observation_size;
+        return whole ? OBS_STALE : OBS_NOT_FINITE;
+    }
+    gather(opened);
+    const int64_t now = opened.stamp_ns + opened.age_ns;
+    const int64_t found = check_.check(numbers_.data(), opened.frames, double(opened.age_ns) * 1e-9,
+                                       double(now - start_) * 1e-9, chain_.last());
+    if (found != NONE) return found;
+    chain_.place(numbers_.data());
+    if (!words_misfit()) return NONE;
+    asker_.refused.clear();
+    asker_.misfit = true;
+    return OBS_MISFIT;
 }
 
 // Tells whether an instruction is none.
@@ -341,17 +395,18 @@ void Servo::finish(const OpenTick& opened, int64_t observed, const float* action
     is_open_ = false;
     const int64_t width = int64_t(settings_.limits.low.size());
     const float* recovery = nullptr;
-    if (guard_ && action != nullptr && opened.complete) recovery = guard_->recovery(opened.observation.data(), action);
+    if (guard_ && action != nullptr && opened.complete && !starting_) recovery = guard_->recovery(opened.observation.data(), action);
+    if (between_sent_) between_ = chain_.sent();
     const Verdict verdict = chain_.decide(observed, action, width, recovery);
     policy_action_.clear();
-    if (action != nullptr && verdict.mode == ACTIVE) policy_action_.assign(action, action + width);
+    if (action != nullptr && verdict.mode == ACTIVE && !starting_) policy_action_.assign(action, action + width);
     recovering_ = verdict.mode == ACTIVE && recovery != nullptr;
     int64_t cursor = 0;
     if (action != nullptr && plan_.chunk.present) {
         cursor = plan_.index(opened.tick) + 1;
         if (asker_.request.present) ++asker_.request.executed;
     }
-    commander_.send(verdict.mode, verdict.reason, chain_.sent());
+    commander_.send(verdict.mode, verdict.reason, chain_.sent(), chain_.before());
     int64_t waited_ns = asker_.take_round_trip();
     if (observed & (ACTION_LATE | INFERENCE_FAILED) && asker_.request.present)
         waited_ns = clock_.now_ns() - asker_.request.asked_ns;
@@ -369,9 +424,10 @@ void Servo::finish(const OpenTick& opened, int64_t observed, const float* action
 
 void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const float* action, int64_t cursor,
                          int64_t waited_ns) {
-    const int64_t present = (action != nullptr ? 1 : 0) + (opened.observation.empty() ? 0 : 2) + 4 * recoveries_;
+    const int64_t present = (action != nullptr ? 1 : 0) + (opened.observation.empty() ? 0 : 2) +
+                            (between_sent_ ? 4 : 0) + 8 * recoveries_;
     const int64_t numbers[RECORD_NUMBERS] = {
-        int64_t(RecordKind::TICK),
+        int64_t(starting_ ? RecordKind::START : RecordKind::TICK),
         serial_,
         opened.tick,
         opened.tick * settings_.period_ns,
@@ -391,6 +447,7 @@ void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const f
     record_.assign(opened.observation.begin(), opened.observation.end());
     if (action != nullptr) record_.insert(record_.end(), action, action + settings_.limits.low.size());
     record_.insert(record_.end(), chain_.sent().begin(), chain_.sent().end());
+    if (between_sent_) record_.insert(record_.end(), between_.begin(), between_.end());
     for (size_t i = 0; i < settings_.cameras.size(); ++i) {
         const CameraFrame frame = opened.complete ? opened.frames[i] : CameraFrame{};
         const int64_t fields[4] = {frame.number, frame.stamp_ns, frame.episode, frame.checksum};
@@ -401,6 +458,7 @@ void Servo::write_record(const OpenTick& opened, const Verdict& verdict, const f
     record_.insert(record_.end(), lateness_us_.begin(), lateness_us_.end());
     records_.write(numbers, record_);
     recoveries_ = recovering_;
+    between_sent_ = false;
 }
 
 void Servo::note_damped(int64_t hung_ns) {
@@ -447,7 +505,7 @@ void Servo::look() {
     asker_.misfit = false;
     if (!is_open_) return;
     const int64_t failed = too_old(request.stamp_ns) ? ACTION_LATE : INFERENCE_FAILED;
-    finish(open_, AnswerKind(answer_.kind) == AnswerKind::REFUSED ? int64_t(OBS_IMPLAUSIBLE) : failed, nullptr);
+    finish(open_, AnswerKind(answer_.kind) == AnswerKind::REFUSED ? int64_t(OBS_REFUSED) : failed, nullptr);
 }
 
 // Places a chunk in time.

@@ -20,7 +20,7 @@
 
 namespace robotrl {
 
-enum class RecordKind : int64_t { NONE = 0, TICK = 1, END = 2, FAULT = 3, STOPPED = 4 };
+enum class RecordKind : int64_t { NONE = 0, TICK = 1, END = 2, FAULT = 3, STOPPED = 4, START = 5 };
 
 // The run ends: with a fault, as ordered, or without a word.
 struct RunEnded {
@@ -69,7 +69,8 @@ class Commander {
    public:
     Commander(const Settings& settings, const SharedMemory& robot, Observer& observer, Clock& clock);
     void begin(int64_t episode, int64_t state_id);
-    void send(int64_t mode, int64_t reason, const std::vector<float>& action);
+    // `before`: from which a robot that interpolates goes on.
+    void send(int64_t mode, int64_t reason, const std::vector<float>& action, const std::vector<float>& before);
     void repeat(int64_t step);
     void hold();
     void damp();
@@ -78,14 +79,13 @@ class Commander {
     void reset();
 
    private:
-    bool interpolates() const { return linear_ && mode_ == ACTIVE; }
+    bool interpolates() const { return (settings_.linear || settings_.mean) && mode_ == ACTIVE; }
     void write(int64_t mode, int64_t part);
 
     const Settings& settings_;
     Clock& clock_;
     Observer& observer_;
     Channel commands_;
-    const bool linear_;
     int64_t episode_ = 0, state_id_ = -1, sent_ = 0, mode_ = HOLD, reason_ = NONE;
     std::vector<float> action_, before_;
     Message message_, echo_;
@@ -139,6 +139,11 @@ class Servo {
     void episode(const Message& order);
     void reset_robot();
     void check_start(const OpenTick& opened);
+    // Moves the robot to its start pose by commands of the servo's own, where its driver does not.
+    void move_to_start();
+    void move(const OpenTick& opened);
+    bool moves_to_start() const { return !settings_.start_pose.empty() && !settings_.dry_run; }
+    int64_t observed(const OpenTick& opened);
     bool steps();
     int64_t deadline(int64_t step) const { return start_ + step * settings_.period_ns / settings_.steps; }
     bool ended(int64_t tick);
@@ -185,12 +190,19 @@ class Servo {
     std::vector<float> policy_action_;  // of this control period, where it is executed; else empty
     bool recovering_ = false;           // the last command was a recovery of the reflex
     int64_t recoveries_ = 0;            // servo ticks with a recovery since the last record
+    bool between_sent_ = false;         // the reflex has sent a command since the last control tick
+    std::vector<float> between_;        // the last one, of the record that is written
     Chunk next_, taken_;
     int64_t takeover_ = 0;
     int64_t misses_ = 0, orders_done_ = 0, serial_ = 0, state_id_ = -1, start_ = 0, tick_ = -1;
     bool in_episode_ = false, is_open_ = false;
     // the first whole and finite observation is within the start envelope, or that is not asked for
     bool start_known_ = false;
+    // the robot is being moved to its start pose; the first element that has not arrived (-1: all have), where it is
+    bool starting_ = false;
+    int64_t away_ = -1;
+    float away_at_ = 0.0f;
+    std::vector<float> toward_;
     OpenTick open_, now_open_;
     std::vector<float> numbers_, record_;
     std::vector<float> lateness_us_;

@@ -79,7 +79,6 @@ Commander::Commander(const Settings& settings, const SharedMemory& robot, Observ
       clock_(clock),
       observer_(observer),
       commands_(robot.at(size_t(settings.command_at)), settings.max_action),
-      linear_(settings.linear && settings.steps > 1),
       action_(settings.limits.neutral),
       before_(settings.limits.neutral) {
     reserve(message_, settings.max_action);
@@ -107,8 +106,9 @@ void Commander::reset() {
     commands_.write(message_);
 }
 
-void Commander::send(int64_t mode, int64_t reason, const std::vector<float>& action) {
-    before_ = action_;
+void Commander::send(int64_t mode, int64_t reason, const std::vector<float>& action,
+                     const std::vector<float>& before) {
+    before_ = before;
     mode_ = mode;
     reason_ = reason;
     action_ = action;
@@ -117,18 +117,18 @@ void Commander::send(int64_t mode, int64_t reason, const std::vector<float>& act
 }
 
 void Commander::repeat(int64_t step) {
-    sent_ += interpolates();
+    sent_ += settings_.linear && mode_ == ACTIVE;
     write(mode_, step % settings_.steps);
 }
 
 void Commander::hold() {
     // a copy: `send` writes to action_
     const std::vector<float> held = settings_.limits.hold_last ? action_ : settings_.limits.neutral;
-    send(HOLD, NONE, held);
+    send(HOLD, NONE, held, held);
 }
 
 void Commander::damp() {
-    send(DAMP, STOPPED, settings_.limits.neutral);
+    send(DAMP, STOPPED, settings_.limits.neutral, settings_.limits.neutral);
     settle();
 }
 
@@ -141,7 +141,7 @@ void Commander::settle() {
 }
 
 void Commander::write(int64_t mode, int64_t part) {
-    const float way = float(double(part + 1) / double(settings_.steps));
+    const float way = settings_.mean ? 0.5f : float(double(part + 1) / double(settings_.steps));
     message_.stamp_ns = clock_.now_ns();
     message_.tick = sent_;
     message_.episode = episode_;

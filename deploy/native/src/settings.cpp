@@ -43,7 +43,7 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
     inference_magic = block.text();
     control_period_s = block.number();
     inference_s = block.number();
-    for (bool* flag : {&linear, &dry_run, &wake_early, &fifo, &accept_start, &trained, &guided}) *flag = block.whole() != 0;
+    for (bool* flag : {&linear, &mean, &dry_run, &wake_early, &fifo, &accept_start, &trained, &guided}) *flag = block.whole() != 0;
     action = block.wholes();
     for (int64_t left = block.whole(); left > 0; --left) {
         NumberPort port;
@@ -79,6 +79,10 @@ Settings::Settings(const unsigned char* bytes, size_t size) {
     }
     limits = read_limits(block);
     if (block.whole() != 0) guard.emplace(block, observation_size, int64_t(limits.low.size()));
+    start_pose = block.floats();
+    start_step = block.floats();
+    start_tolerance = block.floats();
+    max_start_ticks = block.whole();
     for (int64_t left = block.whole(); left > 0; --left) reasons.push_back(block.text());
     block.end();
     check();
@@ -107,6 +111,14 @@ void Settings::check() const {
     for (const NumberPort& port : ports) numbers += int64_t(port.places.size());
     for (int64_t at : limits.measured_at)
         if (at < -1 || at >= numbers) refuse("a measured position beyond the last number");
+    if (!start_pose.empty()) {
+        const size_t width = limits.low.size();
+        if (start_pose.size() != width || start_step.size() != width || start_tolerance.size() != width)
+            refuse("a start pose of another length");
+        if (limits.measured_at.size() != width) refuse("a start pose without measured positions");
+        for (int64_t at : limits.measured_at)
+            if (at < 0) refuse("a start pose of an element that is not measured");
+    }
     const size_t planned = most_planned < 0 ? 0 : size_t(most_planned);
     if (guided && overlap.size() != (planned + 1) * (planned + 1) * planned) refuse("weights of another length");
     for (const WatchedInput& input : watched)

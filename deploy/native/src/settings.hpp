@@ -56,7 +56,8 @@ struct Settings {
     int64_t most_planned;  // actions of the last chunk that the policy takes at most
     int64_t reset_timeout_ns, supervisor_timeout_ns, idle_timeout_ns, most_lateness;
     double control_period_s, inference_s;
-    bool linear, dry_run, wake_early, fifo, accept_start;
+    bool linear, mean;  // commands between two control ticks: on the way to the action; once, the mean of that way
+    bool dry_run, wake_early, fifo, accept_start;
     bool trained, guided;  // how a chunk continues the one before it
     // robot and bundle
     int64_t observation_size;
@@ -69,6 +70,10 @@ struct Settings {
     std::vector<WatchedInput> watched;
     SafetyLimits limits;
     std::optional<RiskGuard> guard;  // the bundle's reflex
+    // Motion to the start pose, empty where the driver moves the robot: largest change of a command in a control
+    // period, distance within which the measured position must lie.
+    std::vector<float> start_pose, start_step, start_tolerance;
+    int64_t max_start_ticks;
     std::vector<std::string> reasons;  // name of each bit
 
    private:

@@ -48,6 +48,8 @@ class Args:
     """Hold the robot all the while: the commands are decided and logged, and not sent."""
     accept_start: bool = False
     """Begin outside the poses that training saw, too; without it such a hand-over is refused."""
+    no_steer: bool = False
+    """Run the base policy of a bundle with a steering graph (robotrl export --steer-graph), without that."""
     shadow: Annotated[Path | None, tyro.conf.arg(metavar="BUNDLE")] = None
     """Another bundle that sees the same observations; its actions are compared with the policy's, and not sent."""
     remote: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
@@ -111,6 +113,7 @@ def _deploy(args: Args) -> int:
             accept_start=args.accept_start,
             shadow=args.shadow,
             runtime=args.runtime,
+            steer=not args.no_steer,
             progress=lambda episode: bar.advance(note="success" if episode.success else "failure"),
         )
     late = report.servo_lateness_us
@@ -123,6 +126,8 @@ def _deploy(args: Args) -> int:
     reasons = f"; {', '.join(found)}" if found else ""
     print(f"safety: {safety.held} of {safety.ticks} ticks held, {safety.damped} damped{reasons}")
     print(f"scheduling: {report.scheduling}; runtime {report.runtime}, inference by {report.engine}")
+    if report.started_by == "driver" and not args.dry_run:
+        print("starts: by the driver's own motion, which the safety chain does not see")
     if args.dry_run:
         print("dry run: the robot was held, no command was sent")
     if report.shadow is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -36,6 +36,12 @@ class Args:
     reflex: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
     """Run of `--algo reflex` beside this policy, whose risk critic the servo evaluates; default: that of RUN, if it is
     one."""
+    interpolation: Literal["hold", "linear"] = "hold"
+    """Commands of the servo between two actions: "hold" repeats the last one, "linear" goes to it in a straight line
+    from the one before, which is smoother and half a control period later."""
+    steer_graph: bool = False
+    """Keep the steering of a run of DSRL in a graph of its own (steer.onnx), so that robotrl deploy --no-steer runs the
+    base policy alone; without it one graph holds both."""
     sign: Annotated[Path | None, tyro.conf.arg(metavar="KEY.pem")] = None
     """Sign the bundle with this private Ed25519 key (extra sign); default: unsigned."""
     overwrite: bool = False
@@ -62,6 +68,8 @@ def main(argv: Sequence[str]) -> int:
             safety=SafetyOptions(max_observation_age_s=args.max_observation_age_s),
             sign=args.sign,
             reflex=args.reflex,
+            steer_graph=args.steer_graph,
+            interpolation=args.interpolation,
             **period,
         )
     print(

@@ -155,5 +155,10 @@ def _tick_lines(args: Args, ticks: ControlTicks, episode: int, tick: int) -> lis
     index = int(found[0])
     if args.bundle is None:
         return logged_tick_lines(ticks, index)
-    again = next(t for t in replayed_ticks(args.log, args.bundle, episode) if t.record["tick"] == tick)
+    # a motion to a start pose has ticks of its own
+    again = next(
+        t
+        for t in replayed_ticks(args.log, args.bundle, episode)
+        if (t.record["kind"], t.record["tick"]) == ("tick", tick)
+    )
     return replayed_tick_lines(ticks, index, again)

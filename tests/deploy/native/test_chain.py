@@ -95,7 +95,7 @@ def test_both_chains_give_the_same_bits(seed: int) -> None:
         assert (mode, reason) == (verdict.mode, verdict.reason)
         assert sent.tobytes() == verdict.action.tobytes(), (action, sent, verdict.action)
         seen.update(reason)
-        # servo ticks between two control ticks; they change nothing that the next control tick sees
+        # servo ticks between two control ticks, from which the next step is limited, too
         for instead in (recovery, None) if action is not None and action.shape == limits.low.shape else ():
             with np.errstate(all="ignore"):
                 verdict = ours.between(action, instead)
