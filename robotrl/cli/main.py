@@ -50,7 +50,7 @@ COMMANDS = {
     "build": CommandRow("build", "compile the native runtime: a servo and an inference engine in C++"),
     "serve": CommandRow("serve", "serve a bundle over the network, for robots that infer elsewhere"),
     "traffic": CommandRow("traffic", "clone and fine-tune the traffic of bev/drive, and measure it"),
-    "reward": CommandRow("reward", "train a success classifier or a process reward, and judge it"),
+    "reward": CommandRow("rewards.command", "train a success classifier or a process reward, and judge it"),
     "memory": CommandRow("memory", "how much memory it takes to fine-tune a policy, before it is loaded"),
     "bench": CommandRow("bench", "run a benchmark"),
     "new": CommandRow("new", "write first files of your own: a robot driver with its test, limits of a robot's site"),

@@ -340,7 +340,7 @@ def parse_run(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, RunFlags]:
     Raises:
         ConfigError: no such preset, no such field, or an invalid value.
     """
-    from robotrl.cli.commands.reward_flags import RewardFlags
+    from robotrl.cli.commands.rewards.flags import RewardFlags
     from robotrl.cli.profiles import with_profile
     from robotrl.composition import with_schedule
 
