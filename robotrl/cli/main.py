@@ -38,6 +38,8 @@ COMMANDS = {
     "dataset": CommandRow("dataset", "write several datasets of one robot as one"),
     "driving-log": CommandRow("driving_log", "record a driving log, in which bev/warp drives"),
     "train": CommandRow("train", "train a preset, or resume a run"),
+    "sweep": CommandRow("sweep", "train the settings of a file with several seeds, in parallel"),
+    "status": CommandRow("status", "how far runs are, from their files alone"),
     "eval": CommandRow("eval", "success of a run, checkpoint or bundle on numbered starts"),
     "view": CommandRow("view", "look at episodes in the browser, or write them as a page or a moving picture"),
     "video": CommandRow("video", "write episodes on held-out starts as a gif or an mp4"),
