@@ -42,6 +42,8 @@ def run_sweep(
     out_at: dict[str, Rung] = {}
     failed: list[FailedRun] = []
     for rung in (*rungs, None):
+        if not going:  # every setting has failed
+            break
         options = (*plan.session_options, *(rung.options if rung is not None else ()))
         # seed by seed, so that a sweep that is stopped has runs of every setting
         runs = [one.run(out, seed) for seed in plan.seeds for one in going]

@@ -16,7 +16,6 @@ from robotrl.jobs.training_runs import TrainingRun
 from robotrl.sweeps.arguments import MakeConfig, session_arguments, train_arguments
 from robotrl.sweeps.file import HalvingCfg, SweepFile
 from robotrl.sweeps.search import Values
-from robotrl.utils.devices import device_of
 from robotrl.utils.files import dump_json, read_json, replace_file
 
 PLAN = "sweep.json"
@@ -51,6 +50,14 @@ class SweepPlan:
     def fields(self, setting: SweepSetting) -> dict[str, Any]:
         """All fields of a setting's runs."""
         return self.train | setting.values
+
+    def paths(self, out: Path) -> list[Path]:
+        """Directories of all runs, begun or not.
+
+        Args:
+            out: the sweep's folder.
+        """
+        return [out / setting.name / f"seed-{seed}" for setting in self.settings for seed in self.seeds]
 
     @property
     def session_options(self) -> tuple[str, ...]:
@@ -142,6 +149,8 @@ def checked(plan: SweepPlan, make: MakeConfig) -> list[CheckedSetting]:
 
 
 def _checked(plan: SweepPlan, setting: SweepSetting, make: MakeConfig) -> CheckedSetting:
+    from robotrl.utils.devices import device_of  # torch: a plan can be read without it
+
     try:
         arguments = train_arguments(plan.fields(setting), make)
         config = configs.resolved(make(arguments))

@@ -50,7 +50,8 @@ class RunScore(NamedTuple):
     """Success at the last evaluation, 0 to 1; None without one."""
     ret: float | None
     """Mean return at the last evaluation; None without one."""
-    finished: bool
+    done: bool
+    """True if it has finished, or has come to the rung."""
 
 
 def records_until(path: Path, rung: Rung | None) -> list[dict[str, float]]:
@@ -81,7 +82,7 @@ def run_score(path: Path, seed: int, rung: Rung | None, config: TrainCfg[Any, An
         last.get("env_steps", 0.0),
         _last(records, f"{source}_success"),
         _last(records, f"{source}_return"),
-        has_finished(path),
+        has_finished(path) or (rung is not None and bool(records) and rung.reached(records[-1])),
     )
 
 
@@ -114,8 +115,9 @@ def setting_result(checked: CheckedSetting, out: Path, seeds: Sequence[int], run
         rung: where the setting dropped out; None if it did not.
     """
     runs = tuple(run_score(checked.run(out, seed).path, seed, rung, checked.config) for seed in seeds)
-    success = [run.success for run in runs if run.success is not None]
-    ret = [run.ret for run in runs if run.ret is not None]
+    # what stopped on its way says nothing about the setting
+    success = [run.success for run in runs if run.done and run.success is not None]
+    ret = [run.ret for run in runs if run.done and run.ret is not None]
     return SettingResult(checked, runs, over_seeds(success, True), over_seeds(ret, False), rung)
 
 
@@ -132,10 +134,9 @@ def ranked(rows: Sequence[SettingResult], score: str) -> list[SettingResult]:
         score: "success" or "return".
     """
     other = "return" if score == "success" else "success"
-    longest = math.inf
 
     def key(row: SettingResult) -> tuple[float, float, float]:
-        length = longest if row.out_at is None else row.out_at.at
+        length = math.inf if row.out_at is None else row.out_at.at
         return (-length, -_mean(row.span(score)), -_mean(row.span(other)))
 
     return sorted(rows, key=key)
@@ -155,11 +156,9 @@ def promoted(rows: Sequence[SettingResult], score: str, eta: int) -> list[Settin
         score: "success" or "return".
         eta: one of so many goes on.
     """
-    whole = [
-        row for row in rows if all((run.success if score == "success" else run.ret) is not None for run in row.runs)
-    ]
-    best = ranked(whole, score)[: max(1, len(rows) // eta)]
-    return [row for row in rows if row in best]
+    whole = [row for row in rows if (span := row.span(score)) is not None and span.runs == len(row.runs)]
+    best = {row.checked.setting.name for row in ranked(whole, score)[: max(1, len(rows) // eta)]}
+    return [row for row in rows if row.checked.setting.name in best]
 
 
 def table_lines(rows: Sequence[SettingResult], score: str) -> list[str]:
@@ -184,11 +183,11 @@ def table_lines(rows: Sequence[SettingResult], score: str) -> list[str]:
 
 
 def _note(row: SettingResult) -> str:
-    if row.out_at is not None:
-        return f"out at {row.out_at.text()}"
-    done = sum(run.finished for run in row.runs)
-    missing = [str(run.seed) for run in row.runs if not run.finished]
-    return f"{done} of {len(row.runs)}" + (f"; not finished: seed {', '.join(missing)}" if missing else "")
+    missing = [str(run.seed) for run in row.runs if not run.done]
+    parts = [f"{len(row.runs) - len(missing)} of {len(row.runs)}"]
+    parts += [f"not finished: seed {', '.join(missing)}"] if missing else []
+    parts += [f"out at {row.out_at.text()}"] if row.out_at is not None else []
+    return "; ".join(parts)
 
 
 def verdict(rows: Sequence[SettingResult], score: str) -> str:
@@ -253,5 +252,5 @@ def _run_json(run: RunScore) -> dict[str, Any]:
         "env_steps": run.env_steps,
         "success": run.success,
         "return": run.ret,
-        "finished": run.finished,
+        "done": run.done,
     }
