@@ -1,0 +1,40 @@
+"""Sweeps that train in seconds: PPO on the arm that reaches, with a few steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TINY: dict[str, Any] = {
+    "sim": "mujoco/reach",
+    "algo": "ppo",
+    "sim.num_envs": 4,
+    "sim.limit_s": 0.5,
+    "sim.reward": "shaped",
+    "algo.env_steps": 512,
+    "algo.num_steps": 8,
+    "algo.minibatch": 16,
+    "algo.engine": "eager",
+    "evaluation.episodes": 4,
+    "evaluation.num_envs": 4,
+    "evaluation.animation": 0,
+    "evaluation.score": "return",
+}
+
+
+def tiny(vary: Mapping[str, Any], train: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """Content of a sweep file with the tiny training, further fields of `train`, and further keys."""
+    return {"train": TINY | dict(train or {}), "vary": dict(vary), **more}
+
+
+def write_file(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write a Python sweep file."""
+    path.write_text(f"sweep = {dict(content)!r}\n")
+    return path
+
+
+def table_of(out: Path) -> dict[str, Any]:
+    """The table of a sweep."""
+    return json.loads((out / "table.json").read_text())
