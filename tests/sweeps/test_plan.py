@@ -21,6 +21,7 @@ from tests.kits.refusals import raises_naming
 from tests.kits.sweep_kit import tiny
 
 RUNG = Rung("env_steps", 200)
+CLONING = {"sim": "mujoco/reach", "algo": "bc"}
 
 
 def make(words: Sequence[str]) -> TrainCfg[Any, Any]:
@@ -58,26 +59,11 @@ def test_arguments_are_those_that_a_user_types():
         "logger": "wandb",
     }
     words = train_arguments(fields, make)
-    assert words == tuple(
-        [
-            "--sim",
-            "mujoco/reach",
-            "--algo",
-            "ppo",
-            "--reward",
-            "sim",
-            "alive",
-            "--algo.lr",
-            "1e-05",
-            "--reward.alive.weight=-0.5",
-            "--policy.hidden",
-            "32",
-            "32",
-            "--algo.no-normalize-obs",
-            "--init-from",
-            "None",
-        ]
+    expected = (
+        "--sim mujoco/reach --algo ppo --reward sim alive --algo.lr 1e-05 --reward.alive.weight=-0.5"
+        " --policy.hidden 32 32 --algo.no-normalize-obs --init-from None"
     )
+    assert " ".join(words) == expected
     config = make(words)
     assert (config.algo.lr, config.algo.normalize_obs, config.policy.hidden) == (1e-05, False, (32, 32))
     assert config.rewards[1].weight == -0.5
