@@ -38,7 +38,7 @@ class Handle(Protocol):
         ...
 
 
-class Place(Protocol):
+class JobPlace(Protocol):
     """A place where jobs run: this machine, or the nodes of a cluster."""
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from robotrl.jobs.job import Handle, Job, Place
+from robotrl.jobs.job import Handle, Job, JobPlace
 from robotrl.run.locking import StopSignals
 
 POLL_S = 0.1
@@ -33,7 +33,7 @@ class _Running:
 
 def run_jobs(
     jobs: Iterable[Job],
-    place: Place,
+    place: JobPlace,
     signals: StopSignals,
     on_end: Callable[[EndedJob], bool],
     *,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from robotrl.jobs.job import Job, Place, last_line
+from robotrl.jobs.job import Job, JobPlace, last_line
 from robotrl.jobs.pool import POLL_S, EndedJob, run_jobs
 from robotrl.run.locking import StopSignals, is_being_written
 from robotrl.run.sessions.status import iterations_done
@@ -66,7 +66,7 @@ def parallel_runs() -> int:
 
 def train_runs(
     runs: Sequence[TrainingRun],
-    place: Place,
+    place: JobPlace,
     signals: StopSignals,
     *,
     title: str,

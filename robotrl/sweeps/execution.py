@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from robotrl.jobs.job import Place
+from robotrl.jobs.job import JobPlace
 from robotrl.jobs.training_runs import FailedRun, TrainingRun, train_runs
 from robotrl.run.checkpoint_store import CheckpointStore
 from robotrl.run.locking import StopSignals
@@ -24,7 +24,7 @@ class SweepResult(NamedTuple):
 
 
 def run_sweep(
-    plan: SweepPlan, settings: Sequence[CheckedSetting], out: Path, place: Place, signals: StopSignals
+    plan: SweepPlan, settings: Sequence[CheckedSetting], out: Path, place: JobPlace, signals: StopSignals
 ) -> SweepResult:
     """Train the runs of a sweep, from wherever they are.
 

@@ -40,7 +40,7 @@ class Args:
     """Print JSON; with --watch one line a look."""
 
 
-class Look(NamedTuple):
+class RunsLook(NamedTuple):
     """State of runs at a moment."""
 
     runs: tuple[RunStatus, ...]
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         time.sleep(args.every_s)
 
 
-def _look(paths: Sequence[Path]) -> Look:
+def _look(paths: Sequence[Path]) -> RunsLook:
     """State of all runs at or below paths.
 
     Raises:
@@ -95,10 +95,10 @@ def _look(paths: Sequence[Path]) -> Look:
         if plan is not None:
             not_begun += sum(run not in found for run in plan.paths(path))
             sweeping = sweeping or is_being_written(path)
-    return Look(tuple(found.values()), not_begun, sweeping)
+    return RunsLook(tuple(found.values()), not_begun, sweeping)
 
 
-def _json(look: Look) -> dict[str, Any]:
+def _json(look: RunsLook) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "runs": [run._asdict() for run in look.runs],
@@ -107,7 +107,7 @@ def _json(look: Look) -> dict[str, Any]:
     }
 
 
-def _lines(look: Look) -> list[str]:
+def _lines(look: RunsLook) -> list[str]:
     """Text of a look: a few lines of a single run, a table of several."""
     from robotrl.api.comparing import aligned
 
