@@ -50,7 +50,7 @@ def test_arguments_are_those_that_a_user_types():
         "algo.lr": 1e-05,
         "sim": "mujoco/reach",
         "algo": "ppo",
-        "reward": ["sim", "alive"],
+        "reward": ["task", "alive"],
         "reward.alive.weight": -0.5,
         "policy.hidden": [32, 32],
         "algo.normalize_obs": False,
@@ -60,7 +60,7 @@ def test_arguments_are_those_that_a_user_types():
     }
     words = train_arguments(fields, make)
     expected = (
-        "--sim mujoco/reach --algo ppo --reward sim alive --algo.lr 1e-05 --reward.alive.weight=-0.5"
+        "--sim mujoco/reach --algo ppo --reward task alive --algo.lr 1e-05 --reward.alive.weight=-0.5"
         " --policy.hidden 32 32 --algo.no-normalize-obs --init-from None"
     )
     assert " ".join(words) == expected
@@ -241,7 +241,7 @@ def test_the_best_is_said_with_what_the_intervals_say(tmp_path, config):
     assert verdict(rows, "return").endswith("; its interval lies above all others'")
     single = ranked(rows_of(tmp_path / "2", config, {"a": [[0, 0, 0, 1.0]], "b": [[0, 0, 0, 2.0]]}, None), "return")
     assert verdict(single, "return") == (
-        "best: b, return 2.0; settings with one seed have no interval, so the order is open"
+        "best: b, return 2; settings with one seed have no interval, so the order is open"
     )
     out = rows_of(tmp_path / "3", config, {"c": [[1.0, 9.0], [1.0, 9.0]]})
     both = ranked([*out, rows[0]], "return")

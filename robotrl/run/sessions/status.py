@@ -112,16 +112,17 @@ def runs_below(folder: Path) -> list[Path]:
     found: list[Path] = []
     level = [folder]
     for _ in range(DEEPEST):
-        level = [path for parent in level for path in parent.iterdir() if path.is_dir() and path.name[:1] != "."]
-        found += [path for path in level if (path / "config.json").exists()]
-        level = [path for path in level if path not in found]
+        inside = [path for parent in level for path in parent.iterdir() if path.is_dir() and path.name[:1] != "."]
+        level = []
+        for path in inside:
+            (found if (path / "config.json").exists() else level).append(path)
     return sorted(found, key=_natural)
 
 
 def _natural(path: Path) -> list[Any]:
     """Sort key by which seed-10 comes after seed-9."""
-    stem = [part.rpartition("-") for part in path.parts]
-    return [(head, int(tail) if tail.isdecimal() else -1, tail) for head, _, tail in stem]
+    parted = [(part, *part.rpartition("-")[::2]) for part in path.parts]
+    return [(head, int(tail)) if tail.isdecimal() else (part, -1) for part, head, tail in parted]
 
 
 def iterations_done(path: Path) -> tuple[int, int | None]:
