@@ -93,7 +93,8 @@ def train_runs(
     of_key = {run.key: run for run in runs}
     failed: list[FailedRun] = []
     _wait_for_others(runs, signals)
-    with track(done + len(runs), title, "runs", done=done) as bar:
+    together = max(1, min(place.slots, len(runs)))
+    with track(done + len(runs), title, "runs", done=done, step=together) as bar:
         looked_s = time.monotonic()
 
         def jobs() -> Iterator[Job]:

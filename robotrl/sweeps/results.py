@@ -174,7 +174,7 @@ def table_lines(rows: Sequence[SettingResult], score: str) -> list[str]:
             row.checked.setting.name,
             span_text(row.success, percent),
             span_text(row.ret, number),
-            number(sum(run.env_steps for run in row.runs) / len(row.runs)),
+            f"{sum(run.env_steps for run in row.runs) / len(row.runs):,.0f}",
             _note(row),
         )
         for row in rows
