@@ -25,8 +25,9 @@ TINY: dict[str, Any] = {
 
 
 def tiny(vary: Mapping[str, Any], train: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """Content of a sweep file with the tiny training, further fields of `train`, and further keys."""
-    return {"train": TINY | dict(train or {}), "vary": dict(vary), **more}
+    """Content of a sweep file with the tiny training but for what varies, further fields, and further keys."""
+    fields = TINY | dict(train or {})
+    return {"train": {name: fields[name] for name in fields if name not in vary}, "vary": dict(vary), **more}
 
 
 def write_file(path: Path, content: Mapping[str, Any]) -> Path:
