@@ -95,9 +95,7 @@ def status_of(path: Path, now: float | None = None) -> RunStatus:
         env_steps=last.get("env_steps", 0.0),
         env_steps_per_s=_finite(last.get("env_steps_per_s")),
         evaluation=_evaluation(evaluated[-1]) if evaluated else None,
-        best=max(
-            (one for record in evaluated if (one := _finite(record.get(f"eval_{score}"))) is not None), default=None
-        ),
+        best=_best([record.get(f"eval_{score}", math.nan) for record in evaluated]),
         score=score,
         since_line_s=since,
         left_s=left,
