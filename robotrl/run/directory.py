@@ -7,7 +7,7 @@
         versions.json    python, platform, packages, processor, threads
         git.json         commit and what differed from it
         session.json     the present or last session: where, how many iterations, how it ended
-    scalars.jsonl    one line a log call
+        scalars.jsonl    one line a log call
         tb/              the same numbers for TensorBoard
         checkpoints/     step_000000123/ each, latest.json, best.json
 
