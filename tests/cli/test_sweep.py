@@ -41,7 +41,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "robotrl.cli", "sweep", "s.py", "--out", "out", "--parallel", "2"]
     seen = sum(path.stat().st_size for path in folder.glob("out/*/*/scalars.jsonl"))
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    until = time.monotonic() + 120
+    until = time.monotonic() + 400
     while sum(path.stat().st_size for path in folder.glob("out/*/*/scalars.jsonl")) <= seen:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < until

@@ -16,10 +16,13 @@ TINY: dict[str, Any] = {
     "algo.env_steps": 512,
     "algo.num_steps": 8,
     "algo.minibatch": 16,
+    "algo.epochs": 2,
+    "algo.critic_warmup_env_steps": 0,
     "algo.engine": "eager",
     "evaluation.episodes": 4,
     "evaluation.num_envs": 4,
     "evaluation.animation": 0,
+    "evaluation.every_env_steps": 128,
     "evaluation.score": "return",
 }
 

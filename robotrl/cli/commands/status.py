@@ -159,17 +159,16 @@ def _rate(run: RunStatus) -> str:
 
 
 def _evaluation(run: RunStatus) -> str:
-    """ "81.2 % [73.5 % to 87.1 %] at 30", or the return at 30."""
+    """ "81.2 % [73.5 % to 87.1 %] at 30", with the return before it if the run goes by that."""
     from robotrl.report.text import number, percent
 
     found = run.evaluation
     if found is None:
         return "none"
     at = f"at {found['iteration']:,.0f}"
-    if run.score == "return":
-        return f"{number(found['return'])} {at}" if "return" in found else "none"
+    before = f"{number(found['return'])}, success " if run.score == "return" and "return" in found else ""
     ends = f" [{percent(found['low'])} to {percent(found['high'])}]" if {"low", "high"} <= found.keys() else ""
-    return f"{percent(found['success'])}{ends} {at}"
+    return f"{before}{percent(found['success'])}{ends} {at}"
 
 
 def _score(run: RunStatus, value: float | None) -> str:
