@@ -368,6 +368,7 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
             raise out_of_range(f"actor.{name}", getattr(cfg.actor, name), "above 0 seconds")
     if not 0 < cfg.dist_timeout_s < math.inf:
         raise out_of_range("dist_timeout_s", cfg.dist_timeout_s, "above 0 seconds")
+    cfg.algo.check()
     _check_schedule(cfg)
     _check_lora(cfg)
     if cfg.recompute and cfg.init_from is None:

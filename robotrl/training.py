@@ -283,6 +283,7 @@ def _iterate(
     if cfg.algo.memory.bf16:
         warn_if_slow(device_of(cfg.device))
     started, steps_before, learn_s = time.monotonic(), learner.env_steps, 0.0
+    run.begin_session(learner.iterations, iteration)
     hooks.on_start()
     # absent in checkpoints of earlier versions
     budget = EvalBudget(cfg.evaluation.max_share, 0 if state is None else state.get("eval_env_steps", 0))

@@ -38,6 +38,7 @@ SLOW_FIRST = (
     "learners/test_denoising.py",
     "engine/test_device.py",
     "cli/test_cli.py",
+    "cli/test_sweep.py",
     "importers/test_hub.py",
     "policies/vla/test_token.py",
     "benchmarks/test_faults_run.py",

@@ -32,13 +32,13 @@ from robotrl.cli.commands import (
     import_policy,
     inspect,
     memory,
-    process_reward,
     quickstart,
-    reward,
     view,
 )
 from robotrl.cli.commands import eval as evaluate
 from robotrl.cli.commands import list as listing
+from robotrl.cli.commands.rewards import command as reward
+from robotrl.cli.commands.rewards import process
 from robotrl.cli.commands.train import config_of
 
 Rng = np.random.Generator
@@ -105,9 +105,9 @@ COMMANDS = (
     Command(("bench",), bench.Args),
     Command(("reward", "train"), reward.TrainArgs),
     Command(("reward", "check"), reward.CheckArgs),
-    Command(("reward", "milestones"), process_reward.MilestoneArgs),
-    Command(("reward", "process"), process_reward.ProcessArgs),
-    Command(("reward", "judge"), process_reward.JudgeArgs),
+    Command(("reward", "milestones"), process.MilestoneArgs),
+    Command(("reward", "process"), process.ProcessArgs),
+    Command(("reward", "judge"), process.JudgeArgs),
 )
 
 

@@ -11,16 +11,18 @@ import hashlib
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.kit.machine import machine_info, package_versions
 from robotrl.errors import ConfigError, DataError, nearest
+from robotrl.jobs.job import Job, last_line
+from robotrl.jobs.local import LocalPlace
+from robotrl.jobs.pool import EndedJob, run_jobs
 from robotrl.rollout.evaluate import RULE
 from robotrl.run.locking import StopSignals, WriteLock
 from robotrl.utils.files import dump_json, read_json, replace_file
@@ -162,7 +164,7 @@ def fill(
         RobotrlError: another process is filling this table.
     """
     work.mkdir(parents=True, exist_ok=True)
-    lock = WriteLock(work)
+    lock = WriteLock(work, "work folder")
     signals = StopSignals()
     signals.install()
     failed: list[str] = []
@@ -173,15 +175,29 @@ def fill(
             shutil.rmtree(stale)
         missing = [cell for cell in chosen if cell.key not in results]
         with track(len(missing), "filling cells", "cells") as bar:
-            for cell in missing:
-                bar.advance(0, cell.key)
-                if not _run(cell, work, signals):
-                    if signals.received is not None:
-                        break
-                    failed.append(cell.key)
+            started: dict[str, _Attempt] = {}
+
+            def jobs() -> Iterator[Job]:
+                for cell in missing:
+                    bar.advance(0, cell.key)
+                    attempt = started[cell.key] = _attempt(cell, work)
+                    yield Job(cell.key, _command(cell, attempt.out), attempt.log)
+
+            def on_end(ended: EndedJob) -> bool:
+                attempt = started[ended.job.key]
+                attempt = attempt._replace(wall_s=attempt.wall_s + ended.wall_s)
+                if ended.stopped:
+                    _keep(attempt)
+                    return False
+                if not _store(attempt, ended.code, work):
+                    failed.append(attempt.cell.key)
                 bar.advance(1)
-                results = finished(cells, work, known)
-                on_done(results)
+                on_done(finished(cells, work, known))
+                return True
+
+            # one at a time: cells measure times
+            run_jobs(jobs(), LocalPlace(1), signals, on_end, grace_s=GRACE_S)
+        results = finished(cells, work, known)
     finally:
         signals.restore()
         lock.release()
@@ -191,9 +207,12 @@ def fill(
 class _Attempt(NamedTuple):
     """Folder and progress of a cell's processes."""
 
+    cell: Cell
     path: Path
     started: str
     wall_s: float
+    machine: dict[str, Any]
+    """Machine before the process of this call started."""
 
     @property
     def out(self) -> Path:
@@ -217,39 +236,29 @@ def _attempt(cell: Cell, work: Path) -> _Attempt:
     if cell.goes_on and note.is_file():
         found = read_json(note, "attempt", SCHEMA_VERSION)
         if found["config_hash"] == cell.config_hash:
-            return _Attempt(path, found["started"], found["wall_s"])
+            return _Attempt(cell, path, found["started"], found["wall_s"], machine_info())
     shutil.rmtree(path, ignore_errors=True)
-    attempt = _Attempt(path, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), 0.0)
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    attempt = _Attempt(cell, path, started, 0.0, machine_info())
     attempt.out.mkdir(parents=True)
-    _keep(cell, attempt)
+    _keep(attempt)
     return attempt
 
 
-def _keep(cell: Cell, attempt: _Attempt) -> None:
-    note = {"schema_version": SCHEMA_VERSION, "config_hash": cell.config_hash}
+def _keep(attempt: _Attempt) -> None:
+    note = {"schema_version": SCHEMA_VERSION, "config_hash": attempt.cell.config_hash}
     replace_file(attempt.path / NOTE, dump_json({**note, "started": attempt.started, "wall_s": attempt.wall_s}))
 
 
-def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
-    """Run one cell and store its result; False if it failed or was stopped."""
-    attempt = _attempt(cell, work)
+def _command(cell: Cell, out: Path) -> tuple[str, ...]:
     own = {"robotrl": [sys.executable, "-m", "robotrl.cli"], "python": [sys.executable]}
-    words = (word.replace(OUT, str(attempt.out)) for word in cell.command[1:])
-    argv = [*own.get(cell.command[0], [cell.command[0]]), *words]
-    machine = machine_info()
-    begun = time.monotonic()
-    with attempt.log.open("ab") as file:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-        try:
-            code = _wait(process, signals)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    attempt = attempt._replace(wall_s=attempt.wall_s + time.monotonic() - begun)
-    if signals.received is not None:
-        _keep(cell, attempt)
-        return False
+    words = (word.replace(OUT, str(out)) for word in cell.command[1:])
+    return (*own.get(cell.command[0], [cell.command[0]]), *words)
+
+
+def _store(attempt: _Attempt, code: int, work: Path) -> bool:
+    """Store the result of an attempt whose process has ended; False if it failed."""
+    cell = attempt.cell
     try:
         if code != 0:
             raise DataError(f"its process ended with code {code}")
@@ -260,11 +269,10 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
         # after a full disk, or beside a process that outlived its table, hours of work can still be used
         again = f"; what it left is kept, to begin anew remove {attempt.path}" if cell.goes_on else ""
         if cell.goes_on:
-            _keep(cell, attempt)
+            _keep(attempt)
         else:
             shutil.rmtree(attempt.path)
-        last = kept.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or ["(no output)"]
-        print(f"cell {cell.key} failed: {error}; last line: {last[0]!r}; log: {kept}{again}", file=sys.stderr)
+        print(f"cell {cell.key} failed: {error}; last line: {last_line(kept)!r}; log: {kept}{again}", file=sys.stderr)
         return False
     record: CellResult = {
         "schema_version": SCHEMA_VERSION,
@@ -273,7 +281,7 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
         "seed": cell.seed,
         "config_hash": cell.config_hash,
         "command": shlex.join(word.replace(OUT, "OUT") for word in cell.command),
-        "machine": machine,
+        "machine": attempt.machine,
         "versions": package_versions(),
         "started": attempt.started,
         "wall_s": round(attempt.wall_s, 2),
@@ -285,17 +293,3 @@ def _run(cell: Cell, work: Path, signals: StopSignals) -> bool:
     attempt.path.rename(place)
     replace_file(work / f"{cell.key}.json", dump_json(record))
     return True
-
-
-def _wait(process: subprocess.Popen[bytes], signals: StopSignals) -> int:
-    """Wait for the process; on a signal, ask it to stop and give it `GRACE_S`."""
-    asked: float | None = None
-    while True:
-        try:
-            return process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            if signals.received is not None and asked is None:
-                asked = time.monotonic()
-                process.terminate()
-            if asked is not None and time.monotonic() - asked > GRACE_S:
-                process.kill()

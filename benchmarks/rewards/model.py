@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.rewards.bench import REVISION, SEEN
 from benchmarks.rewards.bench import SIM as DRIVE
-from robotrl.cli.commands.clip_reward import ClipArgs
+from robotrl.cli.commands.rewards.clip import ClipArgs
 from robotrl.cli.main import main
 from robotrl.errors import RobotrlError
 from robotrl.rewards.vlm.small_clip import SmallClipCfg

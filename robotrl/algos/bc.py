@@ -104,6 +104,10 @@ class BcCfg(LearnerCfg):
         """See `LearnerCfg.reads_rewards`."""
         return False
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        _check(self)
+
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`; a row holds the frame of its chunk, and one of the auxiliary task if it is on."""
@@ -175,7 +179,8 @@ class BcLearner(Learner):
     def __init__(self, cfg: BcCfg, setup: Setup) -> None:
         if setup.dataset is None:
             raise ConfigError("dataset is not given: behaviour cloning needs demonstrations (make some: robotrl demos)")
-        _check(cfg, setup.cache)
+        _check_cache(cfg, setup.cache)
+        _check(cfg)
         self.cfg = cfg
         self.world, self._seed = setup.world, setup.seed
         self._batch = share("algo.batch", cfg.batch, self.world)
@@ -302,12 +307,15 @@ class BcLearner(Learner):
         return own_parts | head | {"engine": self._engine, "generator": self._generator}
 
 
-def _check(cfg: BcCfg, cache: Cache) -> None:
+def _check_cache(cfg: BcCfg, cache: Cache) -> None:
     for name, value, plain in (("image_shift", cfg.image_shift, 0), ("symmetries", cfg.symmetries, ())):
         if cache != "none" and value != plain:
             raise ConfigError(
                 f"cache is {cache!r} and algo.{name} is {value}: expected {plain}, what is kept of a picture stays so"
             )
+
+
+def _check(cfg: BcCfg) -> None:
     for name, count in (
         ("updates", cfg.updates),
         ("updates_per_iteration", cfg.updates_per_iteration),

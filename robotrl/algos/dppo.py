@@ -63,6 +63,11 @@ class DppoCfg(ChainCfg):
     normalize_reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return."""
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        super().check()
+        _check(self)
+
     def build(self, setup: Setup) -> ChainLearner:
         """Build the learner."""
         _check(self)

@@ -170,13 +170,8 @@ class FqlCfg(LearnerCfg):
     # online, an iteration has few env steps, and an evaluation many
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16, "evaluation.max_share": 1.0})
 
-    @property
-    def memory(self) -> MemoryNeeds:
-        """See `LearnerCfg.memory`."""
-        return MemoryNeeds(self.batch, num_steps=self.num_steps)
-
-    def build(self, setup: Setup) -> DatasetLearner:
-        """Build the learner; its policy is a flow policy of one step."""
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
         check_settings(self, offline=True)
         check_at_least("algo.flow_steps", self.flow_steps, 2)
         check_positive("algo.alpha", self.alpha)
@@ -184,6 +179,15 @@ class FqlCfg(LearnerCfg):
             raise out_of_range("algo.online_share", self.online_share, "above 0 and below 1")
         if self.target not in REDUCTIONS:
             raise unknown("algo.target", str(self.target), REDUCTIONS)
+
+    @property
+    def memory(self) -> MemoryNeeds:
+        """See `LearnerCfg.memory`."""
+        return MemoryNeeds(self.batch, num_steps=self.num_steps)
+
+    def build(self, setup: Setup) -> DatasetLearner:
+        """Build the learner; its policy is a flow policy of one step."""
+        self.check()
         return DatasetLearner(self, setup, partial(_loss, self, setup.resumed))
 
     def beside(self, policy: Any) -> list[Any]:

@@ -101,6 +101,10 @@ class GrpoCfg(EpisodeCfg):
             return []
         return [policy.vision_encoder() if self.encoder == "policy" else self.encoder.removeprefix(OF_RUN)]
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        _check(self)
+
     def build(self, setup: Setup) -> GrpoLearner:
         """Build the learner."""
         return GrpoLearner(self, setup, "GRPO", TokenActing())

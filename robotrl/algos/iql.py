@@ -121,6 +121,10 @@ class IqlCfg(LearnerCfg):
         """True if it goes on online; offline the rewards are the dataset's."""
         return self.env_steps > 0
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        _check(self)
+
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`."""

@@ -122,6 +122,10 @@ class PerladCfg(LearnerCfg):
         """False: rewards are those of the pseudo-simulation."""
         return False
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        _check(self)
+
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`."""

@@ -33,6 +33,7 @@ from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
     Rollouts,
+    check_ranges,
     check_settings,
     finite,
     make_batch,
@@ -122,6 +123,12 @@ class PpoCfg(LearnerCfg):
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
+
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        _check(self)
+        check_ranges(self)
+        self.guidance.check()
 
     @property
     def memory(self) -> MemoryNeeds:

@@ -99,6 +99,10 @@ class PretrainCfg(LearnerCfg):
         """See `LearnerCfg.reads_rewards`."""
         return False
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        _check(self)
+
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`."""

@@ -111,6 +111,10 @@ class Rad2Cfg(LearnerCfg):
     engine: EngineMode = "eager"
     """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        _check(self)
+
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`."""

@@ -124,6 +124,10 @@ class RlpdCfg(LearnerCfg):
     """"compiled" needs a C++ compiler and compiles once for 20 to 120 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        _check(self)
+
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`."""

@@ -105,6 +105,10 @@ class SacCfg(LearnerCfg):
     """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        check_settings(self)
+
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`."""

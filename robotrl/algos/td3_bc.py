@@ -177,6 +177,14 @@ class Td3BcCfg(LearnerCfg):
     engine: EngineMode = "auto"
     """Execution mode of updates: "compiled", "eager", or "auto", which compiles if that saves time in this run."""
 
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        check_settings(self, offline=True)
+        check_at_least("algo.policy_delay", self.policy_delay, 1)
+        for name in ("alpha", "policy_noise", "noise_clip"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise out_of_range(f"algo.{name}", getattr(self, name), "0 or more")
+
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`."""
@@ -184,11 +192,7 @@ class Td3BcCfg(LearnerCfg):
 
     def build(self, setup: Setup) -> DatasetLearner:
         """Build the learner."""
-        check_settings(self, offline=True)
-        check_at_least("algo.policy_delay", self.policy_delay, 1)
-        for name in ("alpha", "policy_noise", "noise_clip"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise out_of_range(f"algo.{name}", getattr(self, name), "0 or more")
+        self.check()
         return DatasetLearner(self, setup, partial(_loss, self))
 
 

@@ -26,6 +26,7 @@ from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
     Rollouts,
+    check_ranges,
     check_settings,
     finite,
     make_batch,
@@ -101,6 +102,12 @@ class VlaRlCfg(LearnerCfg):
     """Networks compute in bfloat16; densities, losses and parameters stay in float32; see docs/engine.md."""
     engine: EngineMode = "eager"
     """Execution mode of updates: "eager", "compiled" or "auto"; see docs/engine.md."""
+
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        check_ranges(self)
+        check_positive("algo.value_clip", self.value_clip)
+        check_at_least("algo.warmup", self.warmup, 0)
 
     @property
     def memory(self) -> MemoryNeeds:
@@ -200,8 +207,7 @@ class VlaRlLearner(Learner):
                 f"policy {type(policy).__name__} lacks HasObservationEncoder: its critic needs its features"
             )
         check_settings(cfg, policy.horizon)
-        check_positive("algo.value_clip", cfg.value_clip)
-        check_at_least("algo.warmup", cfg.warmup, 0)
+        cfg.check()
         self.cfg = cfg
         self.world, self._seed = setup.world, setup.seed
         torch.manual_seed(setup.seed)

@@ -117,8 +117,8 @@ class RunComparison(NamedTuple):
             arm.name,
             self.about(arm),
             ", ".join(str(run.seed) for run in arm.runs),
-            _over_seeds([success_of(run.evaluations[-1]) for run in counted], True),
-            _over_seeds([return_of(run.evaluations[-1]) for run in counted], False),
+            over_seeds([success_of(run.evaluations[-1]) for run in counted], True),
+            over_seeds([return_of(run.evaluations[-1]) for run in counted], False),
             "; ".join(notes),
         )
 
@@ -206,7 +206,7 @@ def return_of(evaluated: Evaluated) -> float:
     return evaluated.ret
 
 
-def _over_seeds(values: Sequence[float], is_rate: bool) -> ScoreSpan | None:
+def over_seeds(values: Sequence[float], is_rate: bool) -> ScoreSpan | None:
     """Mean and interval over runs; None without a finite value."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
@@ -240,7 +240,7 @@ def _curve(arm: RunArm, by_steps: bool, metric: Callable[[Evaluated], float], is
                 found.setdefault(one.iteration, []).append(one)
     points: list[ArmPoint] = []
     for iteration, group in sorted(found.items()):
-        span = _over_seeds([metric(one) for one in group], is_rate)
+        span = over_seeds([metric(one) for one in group], is_rate)
         assert span is not None
         x = float(np.mean([one.env_steps for one in group])) if by_steps else float(iteration)
         low, high = (span.low, span.high) if len(group) > 1 else (None, None)

@@ -57,12 +57,12 @@ OF_SIMS = ("demos", "driving-log", "eval", "import", "reward", "train", "video",
 """Commands with the options of the sim that they name, `--sim.FIELD`."""
 MAIN_FLAGS = ("--help", "--version", "--completion")
 ACTIONS = {
-    "train": ("reward", "TrainArgs"),
-    "check": ("reward", "CheckArgs"),
-    "milestones": ("process_reward", "MilestoneArgs"),
-    "process": ("process_reward", "ProcessArgs"),
-    "judge": ("process_reward", "JudgeArgs"),
-    "relabel": ("preference_reward", "RelabelArgs"),
+    "train": ("rewards.command", "TrainArgs"),
+    "check": ("rewards.command", "CheckArgs"),
+    "milestones": ("rewards.process", "MilestoneArgs"),
+    "process": ("rewards.process", "ProcessArgs"),
+    "judge": ("rewards.process", "JudgeArgs"),
+    "relabel": ("rewards.preferences", "RelabelArgs"),
 }
 """Actions of `robotrl reward` to module and class of their arguments."""
 LOG_ACTIONS = {

@@ -18,6 +18,7 @@ OF_A_RUN = (
     "inputs.json",
     "versions.json",
     "git.json",
+    "session.json",
     "scalars.jsonl",
     "lock",
     "tb",

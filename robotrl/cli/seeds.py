@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from robotrl.errors import check_count
 
 MOST = 1000
-CORES_PER_RUN, POLL_S = 2, 0.2
-"""Cores of a run: one for the physics or the simulator, one for torch."""
 
 
 def train_seeds(count: int, first: int, argv: Sequence[str], folder: Path, score: str) -> int:
     """Train runs `FOLDER/seed-N` for `count` seeds; existing ones are resumed, finished ones are left as they are.
 
-    As many run at the same time as there are pairs of cores. Ctrl-C stops all of them; each is saved.
+    As many run at the same time as there are pairs of cores. Ctrl-C and SIGTERM stop all of them; each is saved.
 
     Args:
         count: number of seeds.
@@ -28,44 +23,32 @@ def train_seeds(count: int, first: int, argv: Sequence[str], folder: Path, score
         score: what the runs are compared by, "success" or "return".
 
     Returns:
-        The exit code: 0, or that of the first run that failed.
+        The exit code: 0, that of the first run that failed, or 130 after a signal.
 
     Raises:
         ConfigError: a number out of range.
     """
-    from robotrl.utils.hardware import usable_cores
+    from robotrl.jobs.local import LocalPlace
+    from robotrl.jobs.training_runs import TrainingRun, parallel_runs, train_runs
+    from robotrl.run.locking import StopSignals
+    from robotrl.run.sessions.record import has_finished
 
     check_count("--seeds", count, 1, MOST)
-    folder.mkdir(parents=True, exist_ok=True)
-    waiting = list(range(first, first + count))
-    parallel_runs = max(1, usable_cores() // CORES_PER_RUN)
-    running: dict[int, subprocess.Popen[bytes]] = {}
-    codes: dict[int, int] = {}
+    seeds = range(first, first + count)
+    runs = [TrainingRun(f"seed {seed}", folder / f"seed-{seed}", (*argv, "--seed", str(seed))) for seed in seeds]
+    missing = [run for run in runs if not has_finished(run.path)]
+    signals = StopSignals()
+    signals.install()
     try:
-        while waiting or running:
-            while waiting and len(running) < parallel_runs:
-                seed = waiting.pop(0)
-                print(f"seed {seed}: {folder / f'seed-{seed}'}", file=sys.stderr, flush=True)
-                running[seed] = subprocess.Popen(_command(argv, seed, folder / f"seed-{seed}"))
-            seed = next(iter(running))
-            time.sleep(POLL_S)
-            for seed in [seed for seed, process in running.items() if process.poll() is not None]:
-                codes[seed] = int(running.pop(seed).returncode)
-                if codes[seed]:
-                    waiting.clear()
-    except KeyboardInterrupt:
-        # the runs got the signal, too, and save themselves
-        codes |= {seed: process.wait() for seed, process in running.items()}
-        raise
-    print(summary(folder, range(first, first + count), score))
-    return next((code for code in codes.values() if code), 0)
-
-
-def _command(argv: Sequence[str], seed: int, path: Path) -> list[str]:
-    begin = [sys.executable, "-m", "robotrl.cli", "train"]
-    if (path / "config.json").exists():
-        return [*begin, "--resume", str(path)]
-    return [*begin, *argv, "--seed", str(seed), "--run-dir", str(path)]
+        # the others have the same config: what one fails by, all do
+        title, done = f"train {folder.name}", count - len(missing)
+        failed = train_runs(missing, LocalPlace(parallel_runs()), signals, title=title, done=done, go_on=False)
+    finally:
+        signals.restore()
+    if signals.received is not None:
+        return 130
+    print(summary(folder, seeds, score))
+    return max(failed[0].code, 1) if failed else 0
 
 
 def summary(folder: Path, seeds: Sequence[int], score: str) -> str:
@@ -78,7 +61,8 @@ def summary(folder: Path, seeds: Sequence[int], score: str) -> str:
     column, unit = ("eval_success", " %") if score == "success" else ("eval_return", "")
     lines, found = list[str](), list[float]()
     for seed in seeds:
-        rows = read_scalars(folder / f"seed-{seed}" / "scalars.jsonl")
+        log = folder / f"seed-{seed}" / "scalars.jsonl"
+        rows = read_scalars(log) if log.exists() else []
         scored = [row[column] for row in rows if column in row]
         if not scored:
             lines.append(f"seed {seed}: not evaluated")

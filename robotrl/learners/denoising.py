@@ -28,6 +28,7 @@ from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
     OnPolicyBatch,
     Rollouts,
+    check_ranges,
     check_settings,
     finite,
     joined,
@@ -97,6 +98,10 @@ class ChainCfg(LearnerCfg):
     engine: EngineMode = "auto"
     """"compiled" needs a C++ compiler and compiles once for 10 to 60 s; "eager" runs the same function uncompiled;
     "auto" times the first updates and compiles if that saves time in this run."""
+
+    def check(self) -> None:
+        """See `LearnerCfg.check`."""
+        check_ranges(self)
 
     @property
     def memory(self) -> MemoryNeeds:

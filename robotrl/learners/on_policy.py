@@ -44,11 +44,23 @@ def check_settings(cfg: Any, horizon: int) -> None:
     Raises:
         ConfigError: a setting is out of range; names the field, its value and the expectation.
     """
+    check_ranges(cfg)
+    if cfg.num_steps < horizon:
+        raise out_of_range("algo.num_steps", cfg.num_steps, f"{horizon} or more, the policy's horizon")
+
+
+def check_ranges(cfg: Any) -> None:
+    """Check the settings of `check_settings` that depend on no policy.
+
+    Args:
+        cfg: the algorithm's settings.
+
+    Raises:
+        ConfigError: a setting is out of range.
+    """
     for name, value in (("env_steps", cfg.env_steps), ("epochs", cfg.epochs), ("minibatch", cfg.minibatch)):
         check_at_least(f"algo.{name}", value, 1)
     check_at_least("algo.critic_warmup_env_steps", cfg.critic_warmup_env_steps, 0)
-    if cfg.num_steps < horizon:
-        raise out_of_range("algo.num_steps", cfg.num_steps, f"{horizon} or more, the policy's horizon")
     for name, value in (("lr", cfg.lr), ("critic_lr", cfg.critic_lr), ("max_grad_norm", cfg.max_grad_norm)):
         check_positive(f"algo.{name}", value)
     if not 0 < cfg.gamma <= 1:

@@ -6,6 +6,7 @@
         inputs.json      digests of the config, and of each dataset, policy, file or module that the run reads
         versions.json    python, platform, packages, processor, threads
         git.json         commit and what differed from it
+        session.json     the present or last session: where, how many iterations, how it ended
         scalars.jsonl    one line a log call
         tb/              the same numbers for TensorBoard
         checkpoints/     step_000000123/ each, latest.json, best.json
@@ -26,11 +27,13 @@ Usage; a kill at any moment loses nothing that was saved:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,6 +47,7 @@ from robotrl.run.inputs import NAME as INPUTS
 from robotrl.run.inputs import OWN, Changes, Digest, Sealed, altered_files, changes, read_sealed, sealed
 from robotrl.run.locking import StopSignals, WriteLock
 from robotrl.run.logs import ScalarLog
+from robotrl.run.sessions.record import SessionEnd, SessionRecord, new_session, write_session
 from robotrl.spec.json_fields import migrated
 from robotrl.utils.files import dump_json, read_json, read_plain, replace_file, sync_directory, write_synced
 from robotrl.utils.provenance import changes_since, git_state, versions
@@ -76,6 +80,7 @@ class Run:
         self._log: ScalarLog | None = None
         self._signals = StopSignals()
         self._stop_reason: str | None = None
+        self._session: SessionRecord | None = None
 
     @classmethod
     def create(
@@ -234,6 +239,23 @@ class Run:
         self._lock = lock
         return checkpoint
 
+    def begin_session(self, iterations: int, first: int) -> None:
+        """Record that the iterations of this session begin; the end of `with run:` records how it ended.
+
+        Args:
+            iterations: iterations of the whole run.
+            first: iterations that were done before.
+
+        Raises:
+            RobotrlError: writing failed, or the run is open for reading only.
+        """
+        self._writable()
+        self._session = new_session(iterations, first)
+        try:
+            write_session(self.path, self._session)
+        except OSError as error:
+            raise RobotrlError(f"cannot write to {self.path}: {error.strerror}; {self._store.survivor()}") from error
+
     def log(self, step: int, scalars: Mapping[str, Any]) -> None:
         """Write scalars to `scalars.jsonl` and TensorBoard; for the same step, log before you save.
 
@@ -368,8 +390,22 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_session(error)
         self.close()
         self._signals.restore()
+
+    def _end_session(self, error: BaseException | None) -> None:
+        """Record how the session ended; an error of that is not worth more than `error`."""
+        if self._session is None:
+            return
+        end: SessionEnd = "stopped" if self.stop_requested or error is not None else "finished"
+        why = self._stop_reason or ""
+        if self._signals.received is not None:
+            why = signal.Signals(self._signals.received).name
+        if isinstance(error, Exception):
+            end, why = "failed", f"{type(error).__name__}: {short(str(error))}"
+        with contextlib.suppress(OSError):
+            write_session(self.path, self._session._replace(end=end, why=why))
 
     def _writable(self) -> ScalarLog:
         if self._log is None:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from robotrl.errors import RobotrlError
 from robotrl.utils.progress import show_notice
 
+TRIES, RETRY_S = 3, 0.02
 _held: set[str] = set()
 _installed: list[StopSignals] = []
 
@@ -24,29 +26,34 @@ class WriteLock:
     A record lock on the file `lock`: the kernel frees it however the process ends, and worker processes that outlive
     it do not inherit it.
 
+    Args:
+        directory: the directory; must exist.
+        what: the noun for it in errors.
+
     Raises:
         RobotrlError: another process, or another object in this one, holds it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, what: str = "run") -> None:
         self._key = str(directory.resolve())
         # Record locks do not exclude within a process, and closing any descriptor of the file would release the lock.
         if self._key in _held:
-            raise RobotrlError(f"run {directory} is already open for writing in this process: close it first")
+            raise RobotrlError(f"{what} {directory} is already open for writing in this process: close it first")
         path = directory / "lock"
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise RobotrlError(f"run {directory} cannot be written: {error.strerror}") from error
+            raise RobotrlError(f"{what} {directory} cannot be written: {error.strerror}") from error
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._descriptor)
         except OSError as error:
             holder = os.pread(self._descriptor, 64, 0).decode(errors="replace").strip()
             os.close(self._descriptor)
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise RobotrlError(f"run {directory} cannot be locked: {error.strerror}") from error
+                raise RobotrlError(f"{what} {directory} cannot be locked: {error.strerror}") from error
             raise RobotrlError(
-                f"run {directory} is being written by process {holder or 'unknown'}: stop it, or choose another run"
+                f"{what} {directory} is being written by process {holder or 'unknown'}: stop it, or choose another"
+                f" {what}"
             ) from None
         _held.add(self._key)
         os.ftruncate(self._descriptor, 0)
@@ -57,6 +64,20 @@ class WriteLock:
         if self._key in _held:
             _held.discard(self._key)
             os.close(self._descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Take the record lock.
+
+    Raises:
+        OSError: another process holds it, and not only for the moment in which `is_being_written` tests it.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(RETRY_S)
+    return fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_being_written(directory: Path) -> bool:

@@ -54,6 +54,13 @@ class LearnerCfg(ABC):
         del policy
         return []
 
+    def check(self) -> None:  # noqa: B027  # most have something to check, none must
+        """Check values that are invalid with every sim and policy, before anything is built.
+
+        Raises:
+            ConfigError: the field, its value and what was expected.
+        """
+
     @abstractmethod
     def build(self, setup: Any) -> Any:
         """Build the learner (`robotrl.learners.learner.Learner`) from its `Setup`, ready for its first iteration."""

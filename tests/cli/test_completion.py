@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from robotrl.cli.commands import dataset, driving_log, new, preference_reward, process_reward, reward, traffic
+from robotrl.cli.commands import dataset, driving_log, new, traffic
+from robotrl.cli.commands.rewards import command as reward
+from robotrl.cli.commands.rewards import preferences, process
 from robotrl.cli.commands.sim_flags import parse_options
 from robotrl.cli.completion import (
     ACTIONS,
@@ -165,8 +167,8 @@ def test_each_command_completes_all_its_flags():
 
 
 def test_actions_of_reward_are_all_there():
-    assert set(ACTIONS) == {"train", "check", "relabel", *process_reward.ACTIONS}
-    modules = {"reward": reward, "process_reward": process_reward, "preference_reward": preference_reward}
+    assert set(ACTIONS) == {"train", "check", "relabel", *process.ACTIONS}
+    modules = {"rewards.command": reward, "rewards.process": process, "rewards.preferences": preferences}
     for module, name in ACTIONS.values():
         assert fields(vars(modules[module])[name])
 

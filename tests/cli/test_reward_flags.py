@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from robotrl import config as configs
-from robotrl.cli.commands.reward_flags import RewardFlags
+from robotrl.cli.commands.rewards.flags import RewardFlags
 from robotrl.cli.commands.train import config_of, parse_config, split_names
 from robotrl.cli.main import main
 from robotrl.config import TrainCfg, WeightedReward, check, from_json, resolved, to_json

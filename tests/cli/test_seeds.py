@@ -10,7 +10,7 @@ import pytest
 from robotrl.cli.main import main
 from robotrl.cli.seeds import summary
 from robotrl.run.directory import Run
-from robotrl.run.logs import read_scalars
+from robotrl.run.sessions.record import read_session, write_session
 from tests.kits.commands import REACH_PPO
 
 TINY = (
@@ -34,9 +34,29 @@ def test_seeds_are_runs_and_typed_again_they_go_on(
     assert [Run.open(run).seed for run in runs] == [3, 4]
     assert re.search(r"^seed 3: best success \d+\.0 %$", said.out, re.MULTILINE)
     assert "over 2 seeds" in said.out and "robotrl compare runs/reach/seed-3 runs/reach/seed-4" in said.out
-    before = [read_scalars(run / "scalars.jsonl") for run in runs]
+    assert (
+        "seed 3: begun, runs/reach/seed-3" in said.err
+        and "threads: torch 1" in (tmp_path / "runs" / "reach" / "seed-3.log").read_text()
+    )
+    before = [(run / "run.json").read_bytes() for run in runs]
+    # one that was stopped is resumed, one that has finished is left alone
+    session = read_session(runs[0])
+    assert session is not None and session.end == "finished"
+    write_session(runs[0], session._replace(end="stopped"))
     assert main(words) == 0
-    assert [read_scalars(run / "scalars.jsonl") for run in runs] == before
+    assert [(run / "run.json").read_bytes() == was for run, was in zip(runs, before, strict=True)] == [False, True]
+    assert "seed 3: resumed" in capfd.readouterr().err
+
+
+def test_a_seed_that_fails_is_named_and_starts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--sim", "mujoco/reach", "--algo", "ppo", "--seeds", "50", "--run-dir", "runs/x"]
+    assert main([*words, "--evaluation.episodes", "10000000"]) == 2
+    said = capfd.readouterr().err
+    assert "seed 0 failed with code 2: error: evaluation.episodes is 10000000: expected" in said
+    assert "seed 49" not in said
 
 
 def test_the_summary_by_hand(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ BASE = {"errors", "spec", "transforms", "registry", "removed_presets"}
 ROLLOUT = BASE | {"utils", "fn", "datasets", "replay", "rollout"}
 LEARN = ROLLOUT | {"config", "peft", "run"}
 ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventions", "importers", "api", "sims"}
-ALL |= {"deploy", "report", "training", "memory_estimate", "composition", "testing", "traffic"}
+ALL |= {"deploy", "report", "training", "memory_estimate", "composition", "testing", "traffic", "jobs", "sweeps"}
 PROCESS_REWARD = {"rewards.process_model", "rewards.process_stored", "rewards.process_term"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 SHARED_BY_SIMS |= {"sims.expert_state", "sims.wrapper"}
@@ -43,6 +43,8 @@ MAY_IMPORT = {
     "composition": BASE | {"config"},
     "peft": BASE | {"config", "utils.installation"},
     "run": LEARN,
+    # child processes: runs of several seeds or of a sweep, cells of a bench
+    "jobs": {"errors", "utils", "run"},
     "policies": {"spec", "transforms", "errors", "fn"},
     "policies.networks.own": {"policies", "errors", "utils.user_module"},
     "policies.vla.decoding.cuda_graph": {"policies", "utils.cuda_graph"},
@@ -90,6 +92,8 @@ MAY_IMPORT = {
     "api.reward_evaluation": LEARN | {"policies", "report", "rewards", "api"},
     "api.reward_report": LEARN | {"report", "rewards", "api", ""},
     "api.training": LEARN | {"training", "composition", "api", "sims.interop"},
+    # plans of runs, and what they came to
+    "sweeps": LEARN | {"jobs", "api", "report"},
     "cli": ALL | {"configs", "benchmarks"},
     "benchmarks": ALL | {"cli"},
     "": {"api", "registry", "rollout", "run", "moved", "torchvision_guard", "utils.lazy"},

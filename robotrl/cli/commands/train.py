@@ -38,6 +38,10 @@ class LogFlags:
     """Logger of scalars: TensorBoard files, which every run has, or also Weights & Biases (robotrl[wandb])."""
     callback: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE:CLASS ...")] = ()
     """Callbacks of your own: classes that derive from robotrl.run.callbacks.Callback, made without arguments."""
+    pause_at_env_steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Save and stop after the iteration that reaches this number of env steps; --resume goes on."""
+    pause_at_iteration: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Save and stop after this iteration; --resume goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +97,9 @@ def usage() -> str:
         "  --run-dir  the run's directory; default runs/NAME\n"
         "  --seeds    N: as many runs with seeds in a row, RUN_DIR/seed-0 and so on; typed again, it goes on\n"
         "  --logger   wandb: Weights & Biases beside TensorBoard\n"
-        "  --callback MODULE:CLASS ...: callbacks of your own\n\n"
+        "  --callback MODULE:CLASS ...: callbacks of your own\n"
+        "  --pause-at-env-steps, --pause-at-iteration\n"
+        "             N: save and stop there; --resume goes on\n\n"
         f"presets:\n{presets}\n\nprofiles (--profile NAME):\n{profiles}\n\n"
         f"{COMMAND} PRESET --help, or {COMMAND} --sim NAME --algo NAME --help, shows the fields that people set most,\n"
         "--help-all in its place all fields and their values."
@@ -199,6 +205,10 @@ def _callbacks(flags: LogFlags) -> list[Callback]:
         from robotrl.run.loggers.wandb_logger import WandbLogger
 
         hooks.append(WandbLogger())
+    if flags.pause_at_env_steps is not None or flags.pause_at_iteration is not None:
+        from robotrl.run.sessions.pause import PauseAt
+
+        hooks.append(PauseAt(flags.pause_at_env_steps, flags.pause_at_iteration))
     return hooks
 
 
@@ -340,7 +350,7 @@ def parse_run(names: ChosenNames, argv: Sequence[str]) -> tuple[Any, RunFlags]:
     Raises:
         ConfigError: no such preset, no such field, or an invalid value.
     """
-    from robotrl.cli.commands.reward_flags import RewardFlags
+    from robotrl.cli.commands.rewards.flags import RewardFlags
     from robotrl.cli.profiles import with_profile
     from robotrl.composition import with_schedule
 

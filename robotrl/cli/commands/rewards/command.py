@@ -96,9 +96,9 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    from robotrl.cli.commands.preference_reward import relabel
-    from robotrl.cli.commands.process_reward import ACTIONS
-    from robotrl.cli.commands.reward_eval import evaluate_rewards
+    from robotrl.cli.commands.rewards.evaluation import evaluate_rewards
+    from robotrl.cli.commands.rewards.preferences import relabel
+    from robotrl.cli.commands.rewards.process import ACTIONS
 
     actions = {"eval": evaluate_rewards, "train": _train, "check": _check, "relabel": relabel, **ACTIONS}
     if argv[0] not in actions:
@@ -107,8 +107,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(argv: Sequence[str]) -> int:
-    from robotrl.cli.commands.clip_reward import train_clip
-    from robotrl.cli.commands.preference_reward import train_preferences
+    from robotrl.cli.commands.rewards.clip import train_clip
+    from robotrl.cli.commands.rewards.preferences import train_preferences
 
     kinds = {"clip": train_clip, "preferences": train_preferences}
     if argv and argv[0] in kinds:

@@ -20,7 +20,7 @@ from robotrl.registry import SIMS
 from robotrl.spec import Split
 
 if TYPE_CHECKING:
-    from robotrl.cli.commands.reward_flags import RewardFlags
+    from robotrl.cli.commands.rewards.flags import RewardFlags
 
 COMMAND = "robotrl reward eval"
 
@@ -74,7 +74,7 @@ class EvalArgs:
 
 def evaluate_rewards(argv: Sequence[str]) -> int:
     """Run the command."""
-    from robotrl.cli.commands.reward_flags import RewardFlags
+    from robotrl.cli.commands.rewards.flags import RewardFlags
 
     flags, rest = RewardFlags.named(argv)
     both = dataclasses.make_dataclass("Eval", flags.fields(), bases=(EvalArgs,), frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Actions of `robotrl reward`, and the flags of reward sources."""
