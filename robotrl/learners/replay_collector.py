@@ -174,7 +174,7 @@ class ReplayCollector:
             then have a column for them.
     """
 
-    remote = False
+    remote = clustered = False
     """See `Stepper`."""
 
     def __init__(

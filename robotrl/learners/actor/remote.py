@@ -211,6 +211,8 @@ class RemoteReplayCollector:
 
     remote = True
     """See `Stepper`."""
+    clustered = False
+    """See `Stepper`."""
 
     def __init__(
         self,

@@ -1,0 +1,158 @@
+"""`ShardedCollector`: collects the rollouts of a learner in shards, and hands them over as one.
+
+Each shard has a fixed part of the envs, a seed and a random generator of its own. So the numbers depend on the number
+of shards, and not on where or in which order they are stepped. With staleness L, the rollout of iteration i is always
+collected by version max(1, i - L) of the policy: this does not depend on time either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from robotrl.cluster.merging import joined_rollouts
+from robotrl.cluster.scalars import ClusterScalars
+from robotrl.cluster.shard import ShardRollout
+from robotrl.cluster.weights import PublishedWeights, WeightPublisher
+from robotrl.errors import RobotrlError
+from robotrl.learners.collection.acting import RolloutActing
+from robotrl.rollout.storage import Rollout
+
+
+class ShardRunner(Protocol):
+    """Runs the shards of a collector; an order goes to all of them."""
+
+    restarts: int
+    """Number of shards that were replaced so far."""
+    lost_rollouts: int
+    """Number of rollouts that began and were lost with a worker."""
+    weights_bytes: int
+    """Bytes of weights that were sent so far, summed over shards."""
+
+    def submit(self, weights: PublishedWeights, steps: int, random: Any) -> None:
+        """Order a rollout; returns before it is collected where shards run elsewhere.
+
+        Args:
+            weights: the policy that acts.
+            steps: steps in every env.
+            random: state of the random generator of the first shard; None: its own.
+        """
+        ...
+
+    def take(self) -> list[ShardRollout]:
+        """Return the rollouts of the oldest order, one of each shard.
+
+        Raises:
+            RobotrlError: a shard reported an error, or was lost more often than allowed.
+        """
+        ...
+
+    def states(self) -> list[dict[str, Any]]:
+        """States of the shards after the rollouts that were taken."""
+        ...
+
+    def load(self, states: list[dict[str, Any]]) -> None:
+        """Restore the result of `states`; what was ordered and not taken is dropped."""
+        ...
+
+    def close(self) -> None:
+        """Close all sims."""
+        ...
+
+
+class ShardedCollector:
+    """Collects rollouts in shards; implements `RolloutCollector`.
+
+    Args:
+        runner: runs the shards.
+        acting: the learner's policy.
+        generator: the learner's random generator; without staleness the first shard samples with it, so that one shard
+            gives the same numbers as none.
+        device: device of the rollouts.
+        max_staleness: L.
+    """
+
+    remote = False
+    """See `Stepper`."""
+    clustered = True
+    """See `Stepper`."""
+
+    def __init__(
+        self,
+        runner: ShardRunner,
+        acting: RolloutActing,
+        generator: torch.Generator,
+        device: torch.device,
+        max_staleness: int,
+    ) -> None:
+        self._runner, self._acting, self._generator = runner, acting, generator
+        self._device, self._lead = device, max_staleness
+        self._publisher = WeightPublisher()
+        self._versions = deque[int]()
+        self._scalars = ClusterScalars()
+        self.env_steps = 0
+        """Env steps of the rollouts that were handed over."""
+        self.sim_s = 0.0
+        """Seconds inside the sims' steps, mean over shards."""
+        self.staleness = 0
+        """See `RolloutCollector`."""
+
+    def rollout(self, steps: int) -> Rollout:
+        """See `RolloutCollector`.
+
+        Raises:
+            RobotrlError: see `ShardRunner.take`.
+        """
+        began = time.perf_counter()
+        weights = self._publisher.publish(self._acting.network, self._acting.settings())
+        while len(self._versions) <= self._lead:
+            self._runner.submit(weights, steps, None if self._lead else self._generator.get_state().numpy())
+            self._versions.append(weights.version)
+        published = time.perf_counter()
+        parts = self._runner.take()
+        taken = time.perf_counter()
+        version = self._versions.popleft()
+        for shard, part in enumerate(parts):
+            if part.version != version:
+                raise RobotrlError(
+                    f"worker {shard} sent a rollout of version {part.version}: expected version {version}; nothing was"
+                    " learned from it"
+                )
+        if not self._lead:
+            self._generator.set_state(torch.from_numpy(np.array(parts[0].random)))
+        self.staleness = weights.version - version
+        joined = joined_rollouts([part.rollout for part in parts], self._device)
+        self.env_steps += joined.env_steps
+        self.sim_s += sum(part.sim_s for part in parts) / len(parts)
+        self._scalars.add(parts, began, published, taken, time.perf_counter())
+        return joined
+
+    def scalars(self) -> dict[str, float]:
+        """See `RolloutCollector`."""
+        counts = {
+            "cluster/restarts": self._runner.restarts,
+            "cluster/lost_rollouts": self._runner.lost_rollouts,
+            "cluster/weights_mb": self._runner.weights_bytes / 1e6,
+            "cluster/version": self._publisher.version,
+            "cluster/staleness": self.staleness,
+        }
+        return {name: float(value) for name, value in counts.items()} | self._scalars.take()
+
+    def state(self) -> dict[str, Any]:
+        """See `RolloutCollector`; rollouts that are ahead are not part of it."""
+        states = self._runner.states()
+        return {"env_steps": self.env_steps, "shards": {str(shard): state for shard, state in enumerate(states)}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `RolloutCollector`."""
+        self.env_steps = int(state["env_steps"])
+        self._versions.clear()
+        self._runner.load([state["shards"][str(shard)] for shard in range(len(state["shards"]))])
+
+    def close(self) -> None:
+        """See `RolloutCollector`."""
+        self._runner.close()

@@ -1,0 +1,63 @@
+"""Makes the collectors of a run whose envs are divided over workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from robotrl.cluster.collector import ShardedCollector
+from robotrl.cluster.local import LocalShards
+from robotrl.cluster.ray_shards import RayShards
+from robotrl.cluster.shard import ShardRecipe
+from robotrl.config import ClusterCfg
+from robotrl.engine.distributed import SEEDS
+from robotrl.learners.collection.acting import RolloutActing
+from robotrl.spec import VecSim
+from robotrl.utils.devices import CPU
+
+SHARD_STRIDE = 7_368_787
+"""Difference of seeds between two shards, large so that they do not meet another run's."""
+
+
+class ClusterCollectors:
+    """Factory of sharded collectors; implements `robotrl.learners.collection.collectors.Collectors`.
+
+    Args:
+        cfg: settings.
+        make_sim: function from the number and the seed of a shard to its sim; picklable.
+        torch_threads: torch threads of a worker.
+        device: device of the rollouts.
+    """
+
+    def __init__(
+        self, cfg: ClusterCfg, make_sim: Callable[[int, int], VecSim], torch_threads: int, device: torch.device
+    ) -> None:
+        self._cfg, self._make_sim, self._threads, self._device = cfg, make_sim, torch_threads, device
+
+    def rollouts(
+        self, sim: VecSim, acting: RolloutActing, gamma: float, seed: int, generator: torch.Generator
+    ) -> ShardedCollector:
+        """See `Collectors.rollouts`; the learner's sim serves for its specs alone, and is closed."""
+        cfg = self._cfg
+        num_envs = sim.num_envs // cfg.workers
+        sim.close()
+        copies = cfg.workers if cfg.name == "local" else 1
+        acted = [acting.copied(num_envs, CPU) for _ in range(copies)]
+        recipes = [
+            ShardRecipe(
+                shard,
+                self._make_sim,
+                acted[shard % copies],
+                gamma,
+                (seed + shard * SHARD_STRIDE) % SEEDS,
+                self._threads,
+            )
+            for shard in range(cfg.workers)
+        ]
+        return ShardedCollector(self._runner(recipes, num_envs), acting, generator, self._device, cfg.max_staleness)
+
+    def _runner(self, recipes: list[ShardRecipe], num_envs: int) -> LocalShards | RayShards:
+        if self._cfg.name == "local":
+            return LocalShards(recipes)
+        return RayShards(recipes, num_envs, self._cfg)
