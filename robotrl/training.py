@@ -223,6 +223,12 @@ def _make_learner(
             f"{type(learner).__name__} collects no rollouts of a fixed number of steps, and cluster is"
             f" {cfg.cluster.name!r}: expected cluster none, or an on-policy algorithm such as ppo, reinflow or dppo"
         )
+    if cfg.cluster.max_staleness and not learner.corrects_staleness:
+        learner.close()
+        raise CapabilityError(
+            f"{type(learner).__name__} does not correct for rollouts of an older policy, and cluster.max_staleness is"
+            f" {cfg.cluster.max_staleness}: expected 0, or algo ppo"
+        )
     return learner
 
 
@@ -492,8 +498,7 @@ def _setup(
     device, remote = device_of(cfg.device), cfg.actor.process
     if cfg.cluster.on and world.size > 1:
         raise ConfigError(
-            f"cluster is {cfg.cluster.name!r} and WORLD_SIZE is {world.size}: expected cluster none, or one process that"
-            " learns"
+            f"cluster is {cfg.cluster.name!r} and WORLD_SIZE is {world.size}: expected cluster none, or one process"
         )
     # absolute: an actor process may have another working directory
     answers = str((run_path / ANSWERS).resolve())

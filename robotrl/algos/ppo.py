@@ -13,7 +13,7 @@ from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import share
 from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_at_least, check_positive, out_of_range, unknown
-from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
+from robotrl.fn.loss import PolicyLoss, behavior_weight, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.q_targets import ensemble_mse
 from robotrl.fn.schedule import line
 from robotrl.learners.collection.acting import RolloutActing, independent
@@ -32,6 +32,7 @@ from robotrl.learners.memory.contexts import Contexts, SingleContexts, contexts_
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.on_policy import (
+    ROWS,
     OnPolicyBatch,
     Rollouts,
     check_settings,
@@ -48,10 +49,13 @@ from robotrl.policies.q import QEnsemble
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import Density, HasDensity, HasMemory, LearnerCfg, MemoryNeeds, privileged
+from robotrl.utils.batched import in_parts
 
 SCHEDULES = ("constant", "linear", "adaptive")
 LR_RANGE = (1e-5, 1e-2)
 """Bounds of an adaptive learning rate."""
+BEHAVIOR_WEIGHT = 5.0
+"""Largest weight of a decision of an older policy, as in AReaL."""
 SPREAD_ROWS = 256
 """Number of first observations of a rollout over which the logged std is averaged."""
 
@@ -329,6 +333,8 @@ class PpoLearner(Learner):
         CapabilityError: the policy has no closed-form density.
     """
 
+    corrects_staleness = True
+
     def __init__(self, cfg: PpoCfg, setup: Setup) -> None:
         _check(cfg)
         self.cfg = cfg
@@ -393,6 +399,9 @@ class PpoLearner(Learner):
         batch = make_batch(rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world)
         scalars = rollout_scalars(rollout, batch, reward)
         scalars |= self._rollouts.collector.scalars()
+        if self._rollouts.collector.staleness:
+            batch, more = self._decoupled(batch)
+            scalars |= more
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
         self.iteration += 1
         scalars |= self._update(batch, rollout)
@@ -406,6 +415,30 @@ class PpoLearner(Learner):
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
         return self.critic(self.critic.encode(obs, self._contexts.encode(obs)))
+
+    @torch.no_grad()
+    def _decoupled(self, batch: OnPolicyBatch) -> tuple[OnPolicyBatch, dict[str, float]]:
+        """Return the batch of an older policy with the decoupled objective, and scalars to log.
+
+        The ratio is to the policy before this update; the advantage is weighted for the policy that acted.
+        """
+
+        def log_prob(rows: dict[str, Tensor]) -> Tensor:
+            with in_bf16(self.cfg.bf16, self._engine.device):
+                density: Density = self.policy.density(self._contexts.encode(observations(rows)))
+            return chunk_log_prob(density, rows["raw"])
+
+        behavior = batch.record["log_prob"]
+        rows = {**batch.rows(), "raw": batch.record["raw"]}
+        proximal = in_parts(log_prob, rows, self.cfg.microbatch or ROWS)
+        weight = behavior_weight(proximal, behavior, BEHAVIOR_WEIGHT)
+        scalars = {
+            "behavior_weight": float(weight.mean()),
+            "behavior_kl": float((behavior - proximal).mean()),
+            "behavior_capped": float((weight >= BEHAVIOR_WEIGHT).float().mean()),
+        }
+        record = batch.record | {"log_prob": proximal}
+        return batch._replace(record=record, advantage=batch.advantage * weight), scalars
 
     @torch.no_grad()
     def _spread(self, batch: OnPolicyBatch) -> float:

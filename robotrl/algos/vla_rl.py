@@ -182,7 +182,7 @@ class VlaRlLoss(LossModule):
 # acting
 
 
-class TokenActing(MemorylessActing):
+class TokenRolloutActing(MemorylessActing):
     """An autoregressive policy, as it acts in rollouts; implements `RolloutActing`.
 
     Args:
@@ -210,7 +210,7 @@ class TokenActing(MemorylessActing):
     def copied(self, num_envs: int, device: torch.device) -> RolloutActing:
         """See `RolloutActing.copied`."""
         del num_envs
-        return TokenActing(independent(self.network, device), self._bf16, device)
+        return TokenRolloutActing(independent(self.network, device), self._bf16, device)
 
 
 # update
@@ -266,7 +266,7 @@ class VlaRlLearner(Learner):
             microbatch=cfg.microbatch,
             updates_per_call=1,
         )
-        acting = TokenActing(policy, cfg.bf16, setup.device)
+        acting = TokenRolloutActing(policy, cfg.bf16, setup.device)
         self._rollouts = Rollouts(cfg, setup, self.sim, acting, normalize_reward=False)
         self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
         self._stepper = self._collector = self._rollouts.collector

@@ -1,4 +1,4 @@
-"""`ShardedCollector`: collects the rollouts of a learner in shards, and hands them over as one.
+"""Collects the rollouts of a learner in shards, and hands them over as one.
 
 Each shard has a fixed part of the envs, a seed and a random generator of its own. So the numbers depend on the number
 of shards, and not on where or in which order they are stepped. With staleness L, the rollout of iteration i is always
@@ -7,19 +7,22 @@ collected by version max(1, i - L) of the policy: this does not depend on time e
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from robotrl.cluster.merging import joined_rollouts
+from robotrl.cluster.merging import joined_episodes, joined_rollouts
 from robotrl.cluster.scalars import ClusterScalars
-from robotrl.cluster.shard import ShardRollout
+from robotrl.cluster.shard import VERSION, ShardRollout
 from robotrl.cluster.weights import PublishedWeights, WeightPublisher
 from robotrl.errors import RobotrlError
-from robotrl.learners.collection.acting import RolloutActing
+from robotrl.learners.collection.acting import EpisodesActing, RolloutActing
+from robotrl.rollout.groups import Trajectories
 from robotrl.rollout.storage import Rollout
 
 
@@ -65,7 +68,7 @@ class ShardRunner(Protocol):
 
 
 class ShardedCollector:
-    """Collects rollouts in shards; implements `RolloutCollector`.
+    """Gathers what shards collect: the common part of `ShardedRollouts` and `ShardedEpisodes`.
 
     Args:
         runner: runs the shards.
@@ -84,7 +87,7 @@ class ShardedCollector:
     def __init__(
         self,
         runner: ShardRunner,
-        acting: RolloutActing,
+        acting: RolloutActing | EpisodesActing,
         generator: torch.Generator,
         device: torch.device,
         max_staleness: int,
@@ -94,6 +97,7 @@ class ShardedCollector:
         self._publisher = WeightPublisher()
         self._versions = deque[int]()
         self._scalars = ClusterScalars()
+        self._last, self._mean_staleness = 0, math.nan
         self.env_steps = 0
         """Env steps of the rollouts that were handed over."""
         self.sim_s = 0.0
@@ -101,11 +105,14 @@ class ShardedCollector:
         self.staleness = 0
         """See `RolloutCollector`."""
 
-    def rollout(self, steps: int) -> Rollout:
-        """See `RolloutCollector`.
+    def gather(self, steps: int) -> list[ShardRollout]:
+        """Return the next rollout of each shard.
+
+        Args:
+            steps: steps in every env.
 
         Raises:
-            RobotrlError: see `ShardRunner.take`.
+            RobotrlError: see `ShardRunner.take`; or a shard acted with other weights than it was told to.
         """
         began = time.perf_counter()
         weights = self._publisher.publish(self._acting.network, self._acting.settings())
@@ -114,22 +121,34 @@ class ShardedCollector:
             self._versions.append(weights.version)
         published = time.perf_counter()
         parts = self._runner.take()
-        taken = time.perf_counter()
         version = self._versions.popleft()
-        for shard, part in enumerate(parts):
-            if part.version != version:
-                raise RobotrlError(
-                    f"worker {shard} sent a rollout of version {part.version}: expected version {version}; nothing was"
-                    " learned from it"
-                )
+        found = [self._decided_by(shard, part, version) for shard, part in enumerate(parts)]
         if not self._lead:
             self._generator.set_state(torch.from_numpy(np.array(parts[0].random)))
-        self.staleness = weights.version - version
-        joined = joined_rollouts([part.rollout for part in parts], self._device)
-        self.env_steps += joined.env_steps
+        self.staleness, self._last = weights.version - version, version
+        self._mean_staleness = float((weights.version - np.concatenate(found)).mean())
+        self.env_steps += sum(part.env_steps for part in parts)
         self.sim_s += sum(part.sim_s for part in parts) / len(parts)
-        self._scalars.add(parts, began, published, taken, time.perf_counter())
-        return joined
+        self._scalars.add(parts, began, published, time.perf_counter())
+        return parts
+
+    def _decided_by(self, shard: int, part: ShardRollout, version: int) -> NDArray[np.int64]:
+        """Versions of the weights of a shard's complete decisions; taken out of their record.
+
+        A decision that was begun in the rollout before and completed in this one is of the version before.
+
+        Raises:
+            RobotrlError: they are not the expected ones.
+        """
+        decided: NDArray[np.int64] = part.rollout.record.pop(VERSION)
+        if isinstance(part.rollout, Rollout):
+            decided = decided[part.rollout.valid]
+        if part.version != version or decided.max() > version or decided.min() < self._last:
+            raise RobotrlError(
+                f"worker {shard} sent decisions of versions {decided.min()} to {decided.max()}, of a rollout of version"
+                f" {part.version}: expected {version}, or {self._last} for those begun before; none was learned from"
+            )
+        return decided
 
     def scalars(self) -> dict[str, float]:
         """See `RolloutCollector`."""
@@ -138,21 +157,49 @@ class ShardedCollector:
             "cluster/lost_rollouts": self._runner.lost_rollouts,
             "cluster/weights_mb": self._runner.weights_bytes / 1e6,
             "cluster/version": self._publisher.version,
-            "cluster/staleness": self.staleness,
+            "cluster/staleness": self._mean_staleness,
         }
         return {name: float(value) for name, value in counts.items()} | self._scalars.take()
 
     def state(self) -> dict[str, Any]:
         """See `RolloutCollector`; rollouts that are ahead are not part of it."""
         states = self._runner.states()
-        return {"env_steps": self.env_steps, "shards": {str(shard): state for shard, state in enumerate(states)}}
+        counts = {"env_steps": self.env_steps, "version": self._publisher.version, "last": self._last}
+        return {**counts, "shards": {str(shard): state for shard, state in enumerate(states)}}
 
     def load(self, state: dict[str, Any]) -> None:
         """See `RolloutCollector`."""
         self.env_steps = int(state["env_steps"])
+        self._publisher.version, self._last = int(state["version"]), int(state["last"])
         self._versions.clear()
         self._runner.load([state["shards"][str(shard)] for shard in range(len(state["shards"]))])
 
     def close(self) -> None:
         """See `RolloutCollector`."""
         self._runner.close()
+
+
+class ShardedRollouts(ShardedCollector):
+    """Collects rollouts in shards; implements `RolloutCollector`. For the arguments see `ShardedCollector`."""
+
+    def rollout(self, steps: int) -> Rollout:
+        """See `RolloutCollector`.
+
+        Raises:
+            RobotrlError: see `ShardedCollector.gather`.
+        """
+        parts = [part.rollout for part in self.gather(steps)]
+        return joined_rollouts([part for part in parts if isinstance(part, Rollout)], self._device)
+
+
+class ShardedEpisodes(ShardedCollector):
+    """Collects whole episodes in shards; implements `EpisodesCollector`. For the arguments see `ShardedCollector`."""
+
+    def episodes(self) -> Trajectories:
+        """See `EpisodesCollector`.
+
+        Raises:
+            RobotrlError: see `ShardedCollector.gather`.
+        """
+        parts = [part.rollout for part in self.gather(0)]
+        return joined_episodes([part for part in parts if isinstance(part, Trajectories)], self._device)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import torch
 
-from robotrl.cluster.collector import ShardedCollector
+from robotrl.cluster.collector import ShardedEpisodes, ShardedRollouts
 from robotrl.cluster.local import LocalShards
 from robotrl.cluster.ray_shards import RayShards
-from robotrl.cluster.shard import ShardRecipe
+from robotrl.cluster.shard import GroupKind, RolloutKind, ShardRecipe
 from robotrl.config import ClusterCfg
 from robotrl.engine.distributed import SEEDS
-from robotrl.learners.collection.acting import RolloutActing
+from robotrl.errors import ConfigError
+from robotrl.learners.collection.acting import EpisodesActing, RolloutActing
 from robotrl.spec import VecSim
 from robotrl.utils.devices import CPU
 
@@ -37,8 +38,32 @@ class ClusterCollectors:
 
     def rollouts(
         self, sim: VecSim, acting: RolloutActing, gamma: float, seed: int, generator: torch.Generator
-    ) -> ShardedCollector:
+    ) -> ShardedRollouts:
         """See `Collectors.rollouts`; the learner's sim serves for its specs alone, and is closed."""
+        runner = self._runner(sim, acting, RolloutKind(gamma), seed)
+        return ShardedRollouts(runner, acting, generator, self._device, self._cfg.max_staleness)
+
+    def groups(
+        self, sim: VecSim, acting: EpisodesActing, size: int, seed: int, generator: torch.Generator
+    ) -> ShardedEpisodes:
+        """See `Collectors.groups`; the learner's sim serves for its specs alone, and is closed.
+
+        Raises:
+            ConfigError: a worker's envs make no whole groups; see also `Collectors.groups`.
+        """
+        num_envs = sim.num_envs // self._cfg.workers
+        if size < 1 or num_envs % size:
+            sim.close()
+            raise ConfigError(
+                f"sim.num_envs is {sim.num_envs} for {self._cfg.workers} workers (cluster.workers), and"
+                f" algo.group_size is {size}: expected whole groups of each worker's {num_envs} envs"
+            )
+        runner = self._runner(sim, acting, GroupKind(size), seed)
+        return ShardedEpisodes(runner, acting, generator, self._device, self._cfg.max_staleness)
+
+    def _runner(
+        self, sim: VecSim, acting: RolloutActing | EpisodesActing, kind: RolloutKind | GroupKind, seed: int
+    ) -> LocalShards | RayShards:
         cfg = self._cfg
         num_envs = sim.num_envs // cfg.workers
         sim.close()
@@ -49,15 +74,10 @@ class ClusterCollectors:
                 shard,
                 self._make_sim,
                 acted[shard % copies],
-                gamma,
+                kind,
                 (seed + shard * SHARD_STRIDE) % SEEDS,
                 self._threads,
             )
             for shard in range(cfg.workers)
         ]
-        return ShardedCollector(self._runner(recipes, num_envs), acting, generator, self._device, cfg.max_staleness)
-
-    def _runner(self, recipes: list[ShardRecipe], num_envs: int) -> LocalShards | RayShards:
-        if self._cfg.name == "local":
-            return LocalShards(recipes)
-        return RayShards(recipes, num_envs, self._cfg)
+        return LocalShards(recipes) if cfg.name == "local" else RayShards(recipes, num_envs, cfg)

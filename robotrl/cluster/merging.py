@@ -10,7 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.rollout.groups import Trajectories, together
 from robotrl.rollout.storage import Rollout
+
+
+def joined_episodes(parts: Sequence[Trajectories], device: torch.device) -> Trajectories:
+    """Return the episodes of all shards, renumbered in their order; see `joined_rollouts`."""
+
+    def here(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: here(x) for key, x in value.items()}
+        return torch.from_numpy(np.array(value)).to(device)
+
+    return together([Trajectories(*map(here, part)) for part in parts])
+
 
 OF_ENVS = ("reward", "length", "terminated", "truncated", "valid")
 """Fields of a rollout with shape (M, N)."""

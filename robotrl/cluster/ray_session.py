@@ -26,7 +26,8 @@ class RaySession:
         cfg: settings.
 
     Raises:
-        ConfigError: Ray is not installed, there is no cluster at the address, it has another version, or it is too small.
+        ConfigError: Ray is not installed, or there is no cluster at the address, one of another version, or one that is
+            too small.
         RobotrlError: Ray does not start.
     """
 
@@ -63,8 +64,8 @@ class RaySession:
             needed = cfg.workers * cfg.cpus
             if needed > usable_cores():
                 raise ConfigError(
-                    f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each: expected {usable_cores()} CPUs"
-                    " or fewer, the cores of this machine, or cluster.address"
+                    f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each: expected {usable_cores()} or"
+                    " fewer CPUs, the cores of this machine, or cluster.address"
                 )
             self._folder = Path(tempfile.mkdtemp(prefix="robotrl-ray-"))
             options |= {
@@ -94,6 +95,9 @@ class RaySession:
                     f" here ({short(text, 300)})"
                 ) from error
             raise RobotrlError(f"Ray does not answer: {short(text, 300)}") from error
+        except Exception as error:
+            # Ray has no class of its own for a node that does not come up
+            raise RobotrlError(f"Ray does not start: {short(' '.join(str(error).split()), 300)}") from error
         finally:
             if main:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

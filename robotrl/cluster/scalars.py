@@ -18,7 +18,7 @@ class ClusterScalars:
         self._found: dict[str, float] = {}
         self._ended: float | None = None
 
-    def add(self, parts: Sequence[ShardRollout], began: float, published: float, taken: float, ended: float) -> None:
+    def add(self, parts: Sequence[ShardRollout], began: float, published: float, taken: float) -> None:
         """Add a rollout.
 
         Args:
@@ -26,10 +26,9 @@ class ClusterScalars:
             began: time at which the learner asked for it, s.
             published: time at which the weights were on their way, s.
             taken: time at which all shards' rollouts were there, s.
-            ended: time at which they were joined, s.
         """
         seconds = [part.collect_s for part in parts]
-        speeds = [part.rollout.env_steps / max(part.collect_s, 1e-9) for part in parts]
+        speeds = [part.env_steps / max(part.collect_s, 1e-9) for part in parts]
         slowest = max(range(len(parts)), key=seconds.__getitem__)
         found = {
             "cluster/wait_s": taken - published,
@@ -46,14 +45,13 @@ class ClusterScalars:
                 found[f"cluster/env_steps_per_s/{name}"] = chosen(speeds)
         if self._ended is not None:
             # from the end of the last collection to the end of this one
-            whole = max(ended - self._ended, 1e-9)
+            whole = max(taken - self._ended, 1e-9)
             found |= {
                 "cluster/share_learn": (began - self._ended) / whole,
                 "cluster/share_publish": (published - began) / whole,
                 "cluster/share_wait": (taken - published) / whole,
-                "cluster/share_join": (ended - taken) / whole,
             }
-        self._ended = ended
+        self._ended = taken
         names = dict.fromkeys(name for part in parts for name in part.scalars)
         for name in names:
             values = [part.scalars[name] for part in parts if name in part.scalars]

@@ -10,11 +10,40 @@ import torch
 
 from robotrl.cluster.weights import WeightReceiver, WeightsMessage
 from robotrl.learners.actor.process import to_numpy
+from robotrl.learners.collection.collectors import ActingCollector, ActingGroups
 from robotrl.learners.parts import restore, saved
-from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.collector import Decision
+from robotrl.rollout.groups import Trajectories
 from robotrl.rollout.storage import Rollout
-from robotrl.spec import Arrays, VecSim
+from robotrl.spec import VecSim
 from robotrl.spec.episode_log import HasRunScalars
+
+VERSION = "version"
+"""Entry of a decision's record: the version of the weights that decided."""
+
+
+class RolloutKind(NamedTuple):
+    """Rollouts of a fixed number of steps."""
+
+    gamma: float
+    """Discount of each env step."""
+
+    def collector(self, sim: VecSim, acting: Any, seed: int, generator: torch.Generator) -> ActingCollector:
+        """Make a shard's collector; the sim is reset."""
+        made = ActingCollector(sim, acting, self.gamma, generator)
+        made.reset(seed, {"stagger": True})
+        return made
+
+
+class GroupKind(NamedTuple):
+    """Whole episodes in groups."""
+
+    size: int
+    """Group size G."""
+
+    def collector(self, sim: VecSim, acting: Any, seed: int, generator: torch.Generator) -> ActingGroups:
+        """Make a shard's collector."""
+        return ActingGroups(sim, acting, self.size, seed, generator)
 
 
 class ShardRecipe(NamedTuple):
@@ -25,9 +54,9 @@ class ShardRecipe(NamedTuple):
     make_sim: Callable[[int, int], VecSim]
     """Function from number and seed to the sim of the shard's envs."""
     acting: Any
-    """`RolloutActing`: the shard's own copy of the policy, whose weights come with each order."""
-    gamma: float
-    """Discount of each env step."""
+    """`RolloutActing` or `EpisodesActing`: the shard's own copy of the policy, whose weights come with each order."""
+    kind: RolloutKind | GroupKind
+    """Kind of the rollouts."""
     seed: int
     """Seeds the sim and the samples."""
     torch_threads: int
@@ -39,7 +68,7 @@ class CollectOrder(NamedTuple):
 
     weights: WeightsMessage
     steps: int
-    """Steps in every env."""
+    """Steps in every env; of no meaning for whole episodes."""
     random: Any
     """State of the random generator to sample with; None: the shard's own."""
 
@@ -47,7 +76,9 @@ class CollectOrder(NamedTuple):
 class ShardRollout(NamedTuple):
     """A shard's rollout; its tensors are numpy arrays."""
 
-    rollout: Rollout
+    rollout: Rollout | Trajectories
+    env_steps: int
+    """Env steps taken, summed over the shard's envs."""
     version: int
     """Version of the weights that acted."""
     digest: str
@@ -64,6 +95,25 @@ class ShardRollout(NamedTuple):
     """Warnings that were given meanwhile, by a shard in another process."""
 
 
+class _Tagged:
+    """A policy that records with each decision which weights decided."""
+
+    def __init__(self, acting: Any, weights: WeightReceiver) -> None:
+        self._acting, self._weights = acting, weights
+
+    @property
+    def horizon(self) -> int:
+        return self._acting.horizon
+
+    def begin(self, num_envs: int, generator: torch.Generator) -> None:
+        self._acting.begin(num_envs, generator)
+
+    def decide(self, *inputs: Any) -> Decision:
+        chunk, record = self._acting.decide(*inputs)
+        version = torch.full((len(chunk),), self._weights.version or 0, dtype=torch.int64)
+        return Decision(chunk, record | {VERSION: version})
+
+
 class Shard:
     """Some of the envs, and the policy that acts in them.
 
@@ -74,35 +124,37 @@ class Shard:
     def __init__(self, recipe: ShardRecipe) -> None:
         self._acting = recipe.acting
         self.sim = recipe.make_sim(recipe.number, recipe.seed)
-        self._collector = Collector(self.sim, recipe.acting.horizon, recipe.gamma)
         self._generator = torch.Generator().manual_seed(recipe.seed)
         self._weights = WeightReceiver(recipe.acting.network)
-        self._collector.reset(recipe.seed, {"stagger": True})
+        tagged = _Tagged(recipe.acting, self._weights)
+        self._collector = recipe.kind.collector(self.sim, tagged, recipe.seed, self._generator)
 
     def collect(self, order: CollectOrder) -> ShardRollout:
         """Collect one rollout."""
-        began, sim_s = time.perf_counter(), self._collector.sim_s
+        collector = self._collector
+        began, sim_s, env_steps = time.perf_counter(), collector.sim_s, collector.env_steps
         self._weights.take(order.weights)
         self._acting.apply(order.weights.settings)
         if order.random is not None:
             self._generator.set_state(torch.from_numpy(order.random.copy()))
-        rollout = Rollout(*map(to_numpy, self._collector.collect(self._decide, order.steps)))
+        if isinstance(collector, ActingGroups):
+            rollout = Trajectories(*map(to_numpy, collector.episodes()))
+        else:
+            rollout = Rollout(*map(to_numpy, collector.rollout(order.steps)))
         scalars = self.sim.take_run_scalars() if isinstance(self.sim, HasRunScalars) else {}
         return ShardRollout(
             rollout,
+            collector.env_steps - env_steps,
             order.weights.version,
             order.weights.digest,
             self._generator.get_state().numpy().copy(),
             scalars,
             time.perf_counter() - began,
-            self._collector.sim_s - sim_s,
+            collector.sim_s - sim_s,
         )
 
-    def _decide(self, obs: Arrays) -> Decision:
-        return self._acting.decide(obs, self._generator, self._collector)
-
     def state(self) -> dict[str, Any]:
-        """State between two rollouts; see `Collector.state`."""
+        """State between two rollouts."""
         return saved({"collector": self._collector, "generator": self._generator, "acting": self._acting})
 
     def load(self, state: dict[str, Any]) -> None:

@@ -141,6 +141,8 @@ class Learner(ABC):
     """Distributed context; learners without support for several processes have only this one."""
     caches: ClassVar[bool] = False
     """True if it keeps the observations of updates in `Setup.kept`."""
+    corrects_staleness: ClassVar[bool] = False
+    """True if its loss corrects for rollouts of an older policy (`ClusterCfg.max_staleness`)."""
     counts: ClassVar[tuple[str, ...]] = ("iteration",)
     """Names of the integers of the state, which are attributes; the first one seeds the streams that a resumed process
     begins anew."""

@@ -6,7 +6,7 @@ import copy
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.spec import Arrays
@@ -60,6 +60,43 @@ class RolloutActing(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Return what is remembered of running episodes, by name; empty for a policy without memory."""
+        ...
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`."""
+        ...
+
+
+class EpisodesActing(Protocol):
+    """A policy that acts in whole episodes for a group-relative method; see `RolloutActing`."""
+
+    @property
+    def network(self) -> nn.Module:
+        """See `RolloutActing.network`."""
+        ...
+
+    def begin(self, num_envs: int, generator: torch.Generator) -> None:
+        """Get ready for new episodes in all envs."""
+        ...
+
+    def decide(self, obs: Arrays, rows: Tensor, generator: torch.Generator) -> Decision:
+        """Sample chunks for envs `rows` (n,), from their observations (n, ...)."""
+        ...
+
+    def settings(self) -> Any:
+        """See `RolloutActing.settings`."""
+        ...
+
+    def apply(self, settings: Any) -> None:
+        """See `RolloutActing.apply`."""
+        ...
+
+    def copied(self, num_envs: int, device: torch.device) -> EpisodesActing:
+        """See `RolloutActing.copied`."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """See `RolloutActing.state`; between two rollouts."""
         ...
 
     def load(self, state: dict[str, Any]) -> None:
