@@ -12,6 +12,7 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, runtime_
 import tyro
 
 from robotrl.errors import (
+    CapabilityError,
     ConfigError,
     check_at_least,
     check_count,
@@ -523,13 +524,8 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
         raise ConfigError(f"lora.rank is {lora.rank} and actor.process is True: expected an actor in this process")
 
 
-CLUSTERS = ("none", "local", "ray")
-
-
 def _check_cluster(cfg: TrainCfg[Any, Any]) -> None:
     cluster = cfg.cluster
-    if cluster.name not in CLUSTERS:
-        raise unknown("cluster", str(cluster.name), CLUSTERS)
     if not cluster.on:
         changed = [one.name for one in fields(cluster) if getattr(cluster, one.name) != one.default]
         if changed:
@@ -538,6 +534,17 @@ def _check_cluster(cfg: TrainCfg[Any, Any]) -> None:
                 " or local"
             )
         return
+    algo = type(cfg.algo).__name__
+    if not cfg.algo.clusters:
+        raise CapabilityError(
+            f"{algo} collects no rollouts that workers could collect, and cluster is {cluster.name!r}: expected cluster"
+            " none, or an on-policy algorithm such as ppo, reinflow or grpo"
+        )
+    if cluster.max_staleness and not cfg.algo.corrects_staleness:
+        raise CapabilityError(
+            f"{algo} does not correct for rollouts of an older policy, and cluster.max_staleness is"
+            f" {cluster.max_staleness}: expected 0, or algo ppo"
+        )
     if cfg.sim.num_envs % cluster.workers:
         raise ConfigError(
             f"cluster.workers is {cluster.workers} and sim.num_envs is {cfg.sim.num_envs}: expected a number of workers"

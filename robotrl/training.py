@@ -217,18 +217,6 @@ def _make_learner(
             f"{type(learner).__name__} lacks experience, a replay that another process could fill: expected"
             " actor.process False, or an algorithm that learns from a replay online"
         )
-    if cfg.cluster.on and not learner.clustered:
-        learner.close()
-        raise CapabilityError(
-            f"{type(learner).__name__} collects no rollouts of a fixed number of steps, and cluster is"
-            f" {cfg.cluster.name!r}: expected cluster none, or an on-policy algorithm such as ppo, reinflow or dppo"
-        )
-    if cfg.cluster.max_staleness and not learner.corrects_staleness:
-        learner.close()
-        raise CapabilityError(
-            f"{type(learner).__name__} does not correct for rollouts of an older policy, and cluster.max_staleness is"
-            f" {cfg.cluster.max_staleness}: expected 0, or algo ppo"
-        )
     return learner
 
 

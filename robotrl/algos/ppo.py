@@ -68,6 +68,8 @@ class PpoCfg(LearnerCfg):
     chooses: ClassVar[bool] = True
     """Support of discrete (categorical) actions."""
     recurrent: ClassVar[bool] = True
+    clusters: ClassVar[bool] = True
+    corrects_staleness: ClassVar[bool] = True
     env_steps: int = 1_000_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
@@ -332,8 +334,6 @@ class PpoLearner(Learner):
         ConfigError: settings out of range.
         CapabilityError: the policy has no closed-form density.
     """
-
-    corrects_staleness = True
 
     def __init__(self, cfg: PpoCfg, setup: Setup) -> None:
         _check(cfg)

@@ -56,6 +56,7 @@ class VlaRlCfg(LearnerCfg):
     """Settings of VLA-RL; discount, clip ranges, the critic's size and its warmup are the published ones."""
 
     default_policy: ClassVar[str] = "token-vla"
+    clusters: ClassVar[bool] = True
     env_steps: int = 400_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 40

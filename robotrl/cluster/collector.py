@@ -81,8 +81,6 @@ class ShardedCollector:
 
     remote = False
     """See `Stepper`."""
-    clustered = True
-    """See `Stepper`."""
 
     def __init__(
         self,

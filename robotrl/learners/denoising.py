@@ -53,6 +53,7 @@ class ChainCfg(LearnerCfg):
     """Settings shared by all methods of the family."""
 
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"tuned_on": "success"})
+    clusters: ClassVar[bool] = True
     env_steps: int = 800_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80

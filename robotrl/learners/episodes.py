@@ -9,7 +9,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ POLICY = "policy."
 class EpisodeCfg(LearnerCfg):
     """Settings shared by all methods that learn from whole episodes."""
 
+    clusters: ClassVar[bool] = True
     iterations: int = 60
     """Number of iterations; each is a rollout and its updates."""
     minibatch: int = 128

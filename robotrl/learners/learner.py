@@ -109,8 +109,6 @@ class Stepper(Protocol):
 
     remote: bool
     """True if another process steps the sim."""
-    clustered: bool
-    """True if the envs are divided over workers (`ClusterCfg`)."""
 
     @property
     def env_steps(self) -> int:
@@ -141,8 +139,6 @@ class Learner(ABC):
     """Distributed context; learners without support for several processes have only this one."""
     caches: ClassVar[bool] = False
     """True if it keeps the observations of updates in `Setup.kept`."""
-    corrects_staleness: ClassVar[bool] = False
-    """True if its loss corrects for rollouts of an older policy (`ClusterCfg.max_staleness`)."""
     counts: ClassVar[tuple[str, ...]] = ("iteration",)
     """Names of the integers of the state, which are attributes; the first one seeds the streams that a resumed process
     begins anew."""
@@ -169,11 +165,6 @@ class Learner(ABC):
     def acts_remotely(self) -> bool:
         """True if an actor process steps the sim."""
         return self._stepper is not None and self._stepper.remote
-
-    @property
-    def clustered(self) -> bool:
-        """True if its envs are divided over workers."""
-        return self._stepper is not None and self._stepper.clustered
 
     @property
     def sharded(self) -> bool:

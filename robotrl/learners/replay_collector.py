@@ -174,7 +174,7 @@ class ReplayCollector:
             then have a column for them.
     """
 
-    remote = clustered = False
+    remote = False
     """See `Stepper`."""
 
     def __init__(

@@ -92,7 +92,7 @@ class Collector:
         gamma: discount of each env step.
     """
 
-    remote = clustered = False
+    remote = False
     """See `Stepper`."""
 
     def __init__(self, sim: VecSim, horizon: int, gamma: float) -> None:

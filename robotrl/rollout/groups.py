@@ -71,7 +71,7 @@ class GroupCollector:
         ConfigError: the number of envs is not a multiple of the group size.
     """
 
-    remote = clustered = False
+    remote = False
     """See `Stepper`."""
 
     def __init__(self, sim: VecSim, size: int, seed: int) -> None:

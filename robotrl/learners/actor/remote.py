@@ -211,8 +211,6 @@ class RemoteReplayCollector:
 
     remote = True
     """See `Stepper`."""
-    clustered = False
-    """See `Stepper`."""
 
     def __init__(
         self,

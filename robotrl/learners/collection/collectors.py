@@ -22,8 +22,6 @@ class RolloutCollector(Protocol):
 
     remote: bool
     """See `Stepper`."""
-    clustered: bool
-    """See `Stepper`."""
 
     @property
     def env_steps(self) -> int:
@@ -99,8 +97,6 @@ class EpisodesCollector(Protocol):
     """Collects whole episodes in groups for a group-relative learner; also a `Stepper`, and a part of its state."""
 
     remote: bool
-    """See `Stepper`."""
-    clustered: bool
     """See `Stepper`."""
 
     @property
