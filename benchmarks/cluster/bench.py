@@ -1,7 +1,7 @@
 """Training on Ray workers: speed of collection, overhead, and learning from rollouts of an older policy.
 
-Speed and overhead are those of whole rollouts of `mujoco/halfcheetah`, whose length is chosen so that a worker needs 20,
-50 or 100 ms. Routes alternate in one process. The overhead is that of one Ray worker against the same shard in this
+Speed and overhead are those of whole rollouts of `mujoco/halfcheetah`, whose length is chosen so that a worker needs
+20, 50 or 100 ms. Routes alternate in one process. The overhead is that of one Ray worker against the same shard in this
 process; the speed-up is that of two workers, with one physics thread each, against one.
 """
 
