@@ -35,6 +35,8 @@ class RaySession:
         # neither usage statistics nor hints about settings of Ray's own
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # a busy machine may need longer than Ray's default to start its helpers
+        os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
         try:
             import ray
         except ModuleNotFoundError as error:
@@ -73,6 +75,8 @@ class RaySession:
                 "num_cpus": needed,
                 "num_gpus": 0,
                 "include_dashboard": False,
+                # nobody outside this machine may send it work
+                "_node_ip_address": "127.0.0.1",
                 "_temp_dir": str(self._folder),
             }
         main = threading.current_thread() is threading.main_thread()
