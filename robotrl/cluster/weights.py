@@ -43,7 +43,7 @@ class WeightsMessage(NamedTuple):
     """Result of `RolloutActing.settings`."""
 
 
-class Changes(NamedTuple):
+class ChangedBlocks(NamedTuple):
     """Blocks that differ from the version before."""
 
     base: int
@@ -58,11 +58,11 @@ class PublishedWeights(NamedTuple):
     version: int
     digest: str
     whole: Bytes
-    changes: Changes | None
+    changes: ChangedBlocks | None
     """None: too many blocks changed, or there is no version before."""
     settings: Any
 
-    def changes_for(self, version: int | None) -> Changes | None:
+    def changes_for(self, version: int | None) -> ChangedBlocks | None:
         """The changes for a worker that has `version`, or None if it needs the whole vector."""
         return self.changes if self.changes is not None and self.changes.base == version else None
 
@@ -142,7 +142,7 @@ class WeightPublisher:
             blocks = changed_blocks(before.whole, whole)
             if len(blocks) <= WORTHWHILE * (whole.size // BLOCK):
                 data = whole.reshape(-1, BLOCK)[blocks].reshape(-1)
-                changes = Changes(before.version, blocks, data)
+                changes = ChangedBlocks(before.version, blocks, data)
         digest = digest_of(layout_of(network), whole)
         # the one before is needed no more than for its vector
         self._before = PublishedWeights(self.version, digest, whole, changes, settings)

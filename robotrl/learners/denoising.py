@@ -233,7 +233,7 @@ class ChainLoss(LossModule):
 # acting
 
 
-class ChainActing(MemorylessActing):
+class ChainRolloutActing(MemorylessActing):
     """A method's exploring policy, as it acts in rollouts; implements `RolloutActing`.
 
     Args:
@@ -280,7 +280,7 @@ class ChainActing(MemorylessActing):
     def copied(self, num_envs: int, device: torch.device) -> RolloutActing:
         """See `RolloutActing.copied`."""
         del num_envs
-        return ChainActing(independent(self._loss, device), self._cfg, device)
+        return ChainRolloutActing(independent(self._loss, device), self._cfg, device)
 
 
 # update
@@ -351,7 +351,7 @@ class ChainLearner(Learner):
         self.kept = setup.kept(model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._average: Any = copy.deepcopy(model) if cfg.ema else None
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
-        self._acting = ChainActing(self.loss, cfg, setup.device)
+        self._acting = ChainRolloutActing(self.loss, cfg, setup.device)
         self._rollouts = Rollouts(cfg, setup, self.sim, self._acting, cfg.normalize_reward)
         self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
         self._stepper = self._collector = self._rollouts.collector
