@@ -224,7 +224,7 @@ class RayShards:
             for reference in ready:
                 slot = waiting[reference]
                 try:
-                    answer = self._answer(reference, POLL_S)
+                    answer = self._answer(reference, self._cfg.timeout_s)
                 except _Lost as lost:
                     self._replace(slot, str(lost))
                     continue

@@ -81,8 +81,6 @@ class ShardRollout(NamedTuple):
     """Env steps taken, summed over the shard's envs."""
     version: int
     """Version of the weights that acted."""
-    digest: str
-    """Their hash."""
     random: Any
     """State of the random generator afterwards."""
     scalars: dict[str, float]
@@ -146,7 +144,6 @@ class Shard:
             rollout,
             collector.env_steps - env_steps,
             order.weights.version,
-            order.weights.digest,
             self._generator.get_state().numpy().copy(),
             scalars,
             time.perf_counter() - began,

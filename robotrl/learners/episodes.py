@@ -168,6 +168,7 @@ class EpisodePolicy(MemorylessActing):
     def __init__(self, model: Any, acting: EpisodeActing, bf16: bool, device: torch.device, correlation: float) -> None:
         self.network = model
         self._acting, self._bf16, self._device, self._correlation = acting, bf16, device, correlation
+        self._scores = torch.zeros(0)
 
     def begin(self, num_envs: int, generator: torch.Generator) -> None:
         """Draw new noise, independent of that of the last episodes."""

@@ -39,7 +39,7 @@ LOCAL, RAY = ClusterCfg("local", workers=2), ClusterCfg("ray", workers=2)
 def session() -> Iterator[None]:
     """A Ray with two CPUs, which workers find instead of starting one."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_agent_register_timeout_ms"] = "120000"
+    os.environ["RAY_agent_register_timeout_ms"] = "120000"  # noqa: SIM112
     # workers import the tests' sims
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
