@@ -37,14 +37,15 @@ LOCAL, RAY = ClusterCfg("local", workers=2), ClusterCfg("ray", workers=2)
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
-    """A Ray with two CPUs, which workers find instead of starting one."""
+    """A Ray with two CPUs, which workers find instead of starting one; that of RAY_ADDRESS, where it is set."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_agent_register_timeout_ms"] = "120000"  # noqa: SIM112
     # workers import the tests' sims
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
     before = signal.getsignal(signal.SIGTERM)
-    ray.init(address="local", num_cpus=2, num_gpus=0, _node_ip_address="127.0.0.1", **options)
+    here = {"address": "local", "num_cpus": 2, "num_gpus": 0, "_node_ip_address": "127.0.0.1"}
+    ray.init(**(here if "RAY_ADDRESS" not in os.environ else {}), **options)
     signal.signal(signal.SIGTERM, before)
     yield
     ray.shutdown()
@@ -160,10 +161,11 @@ def test_a_worker_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_cluster_that_is_too_small_is_refused():
-    with raises_naming(ConfigError, "cluster.workers", "4", "cluster.cpus", "1", "2"):
-        built(replace(RAY, workers=4))
-    with raises_naming(ConfigError, "cluster.workers", "2", "cluster.cpus", "3"):
-        built(replace(RAY, cpus=3))
+    cpus = int(ray.cluster_resources()["CPU"])
+    with raises_naming(ConfigError, "cluster.workers", "8", "cluster.cpus", "1", cpus):
+        built(replace(RAY, workers=8))
+    with raises_naming(ConfigError, "cluster.workers", "2", "cluster.cpus", cpus):
+        built(replace(RAY, cpus=cpus))
 
 
 SHORT = [*PEG_PPO, "--sim.num-envs", "8", "--algo.num-steps", "16", "--algo.env-steps", "384", "--algo.minibatch", "64"]
