@@ -75,8 +75,6 @@ class RaySession:
                 "num_cpus": needed,
                 "num_gpus": 0,
                 "include_dashboard": False,
-                # nobody outside this machine may send it work
-                "_node_ip_address": "127.0.0.1",
                 "_temp_dir": str(self._folder),
             }
         main = threading.current_thread() is threading.main_thread()
@@ -87,8 +85,9 @@ class RaySession:
         except (ConnectionError, ValueError, OSError) as error:
             if cfg.address is None:
                 raise RobotrlError(f"Ray does not start on this machine: {short(_first_line(error))}") from error
+            token = ", or RAY_AUTH_MODE=token for this one" if "AuthToken" in str(error.__cause__) else ""
             raise ConfigError(
-                f"cluster.address is {cfg.address!r}: expected a running Ray cluster, HOST:PORT or auto"
+                f"cluster.address is {cfg.address!r}: expected a running Ray cluster, HOST:PORT or auto{token}"
                 f" ({short(_first_line(error))})"
             ) from error
         except RuntimeError as error:

@@ -59,7 +59,10 @@ def unpacked_state(packed: Packed) -> dict[str, Any]:
 
     def take(kind: str, name: str) -> Any:
         array = np.array(arrays[name])
-        return torch.from_numpy(array) if kind == "torch" else array[()] if kind == "scalar" else array
+        if kind == "torch":
+            # an empty array may come back with strides that torch has no bytes for
+            return torch.from_numpy(array).clone(memory_format=torch.contiguous_format)
+        return array[()] if kind == "scalar" else array
 
     return unpack(data, take)
 
