@@ -36,6 +36,7 @@ BENCHES = {
     "planner": "planner.bench",
     "ppo": "ppo.bench",
     "quickstart": "quickstart.bench",
+    "ray": "cluster.bench",
     "reflex": "reflex.bench",
     "rewards": "rewards.bench",
     "runtime": "runtime.bench",

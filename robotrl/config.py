@@ -6,12 +6,13 @@ import importlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import tyro
 
 from robotrl.errors import (
+    CapabilityError,
     ConfigError,
     check_at_least,
     check_count,
@@ -112,6 +113,37 @@ class ActorCfg:
     """Time limit for the env steps of one iteration, s; an actor that sends nothing for so long counts as hanging."""
 
 
+@dataclass(frozen=True)
+class ClusterCfg:
+    """Rollouts in shards: the envs are divided evenly over workers, for on-policy algorithms."""
+
+    name: Annotated[Literal["none", "local", "ray"], tyro.conf.arg(name="")] = "none"
+    """Where the shards are stepped: "ray" in one Ray actor each; "local" in this process, one after the other, with the
+    same numbers as "ray"; "none" does not divide the envs. See docs/cluster.md."""
+    workers: int = 1
+    """Number of workers; each steps sim.num_envs / workers envs."""
+    address: str | None = None
+    """Address of a running Ray cluster, HOST:PORT, or "auto" for the one that this machine belongs to; None starts Ray
+    on this machine for the run."""
+    cpus: int = 1
+    """CPU cores of each worker: reserved in Ray, and its number of physics threads."""
+    max_staleness: int = 0
+    """Number of updates by which the policy of a rollout may be older than the one that learns from it. 0: workers wait
+    during updates. 1 or more: they collect ahead, and the loss corrects for the older policy."""
+    restarts: int = 3
+    """Number of times in a row that a worker that dies or hangs is replaced, without a rollout in between, before the
+    run ends."""
+    start_timeout_s: float = 300.0
+    """Time limit for the start of a worker and its sim, s."""
+    timeout_s: float = 600.0
+    """Time limit for one rollout, s; a worker that takes longer counts as hanging."""
+
+    @property
+    def on(self) -> bool:
+        """True if the envs are divided into shards."""
+        return self.name != "none"
+
+
 DEFAULT_EVERY = 10
 """Iterations between two evaluations or checkpoints where nothing is said."""
 RewardKind = Literal["any", "success"]
@@ -192,6 +224,8 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     encoder, "context" all features from which actions are computed; they are computed once instead of in each epoch."""
     actor: ActorCfg = field(default_factory=ActorCfg)
     """Actor process that steps the sim."""
+    cluster: ClusterCfg = field(default_factory=ClusterCfg)
+    """Workers that collect rollouts."""
     stop_at_success: float | None = None
     """Stop when two evaluations in a row reach this success rate; None runs the whole budget."""
     stop_at_return: float | Literal["solved"] | None = None
@@ -318,6 +352,7 @@ def from_json(data: Mapping[str, Any], types: Mapping[str, type]) -> TrainCfg[An
             "rewards": tuple(reward_from_json(one) for one in given.get("rewards", ())),
             "intervention": InterventionCfg(**given.get("intervention", {})),
             "actor": ActorCfg(**given.get("actor", {})),
+            "cluster": ClusterCfg(**given.get("cluster", {})),
             "lora": LoraCfg(**settings_from_json(given.get("lora", {}))),
             "algo": settings_of(types["algo"], given["algo"]),
             "policy": types["policy"](**settings_from_json(given["policy"])),
@@ -361,16 +396,22 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         ("update_threads", cfg.torch_threads if cfg.update_threads is None else cfg.update_threads, 1),
         ("actor.lead", cfg.actor.lead, 1),
         ("actor.restarts", cfg.actor.restarts, 0),
+        ("cluster.workers", cfg.cluster.workers, 1),
+        ("cluster.cpus", cfg.cluster.cpus, 1),
+        ("cluster.max_staleness", cfg.cluster.max_staleness, 0),
+        ("cluster.restarts", cfg.cluster.restarts, 0),
     ):
         check_at_least(name, value, least)
-    for name in ("start_timeout_s", "timeout_s"):
-        if not 0 < getattr(cfg.actor, name) < math.inf:
-            raise out_of_range(f"actor.{name}", getattr(cfg.actor, name), "above 0 seconds")
+    for part, settings in (("actor", cfg.actor), ("cluster", cfg.cluster)):
+        for name in ("start_timeout_s", "timeout_s"):
+            if not 0 < getattr(settings, name) < math.inf:
+                raise out_of_range(f"{part}.{name}", getattr(settings, name), "above 0 seconds")
     if not 0 < cfg.dist_timeout_s < math.inf:
         raise out_of_range("dist_timeout_s", cfg.dist_timeout_s, "above 0 seconds")
     cfg.algo.check()
     _check_schedule(cfg)
     _check_lora(cfg)
+    _check_cluster(cfg)
     if cfg.recompute and cfg.init_from is None:
         raise ConfigError(f"recompute is True and init_from is not given: expected a policy to fine-tune, {START}")
     if cfg.cache not in CACHES:
@@ -482,6 +523,43 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
         raise ConfigError(f"lora.rank is {lora.rank} and init_from is not given: expected a policy to adapt, {START}")
     if cfg.actor.process:
         raise ConfigError(f"lora.rank is {lora.rank} and actor.process is True: expected an actor in this process")
+
+
+def _check_cluster(cfg: TrainCfg[Any, Any]) -> None:
+    cluster = cfg.cluster
+    if not cluster.on:
+        changed = [one.name for one in fields(cluster) if getattr(cluster, one.name) != one.default]
+        if changed:
+            raise ConfigError(
+                f"cluster.{changed[0]} is {getattr(cluster, changed[0])!r} and cluster is 'none': expected cluster ray"
+                " or local"
+            )
+        return
+    algo = type(cfg.algo).__name__
+    if not cfg.algo.clusters:
+        raise CapabilityError(
+            f"{algo} collects no rollouts that workers could collect, and cluster is {cluster.name!r}: expected cluster"
+            " none, or an on-policy algorithm such as ppo, reinflow or grpo"
+        )
+    if cluster.max_staleness and not cfg.algo.corrects_staleness:
+        raise CapabilityError(
+            f"{algo} does not correct for rollouts of an older policy, and cluster.max_staleness is"
+            f" {cluster.max_staleness}: expected 0, or algo ppo"
+        )
+    if cfg.sim.num_envs % cluster.workers:
+        raise ConfigError(
+            f"cluster.workers is {cluster.workers} and sim.num_envs is {cfg.sim.num_envs}: expected a number of workers"
+            " that divides it"
+        )
+    if cluster.name == "local" and cluster.address is not None:
+        raise ConfigError(f"cluster.address is {cluster.address!r} and cluster is 'local': expected cluster ray")
+    for name, value, off in (
+        ("actor.process", cfg.actor.process, False),
+        ("fsdp", cfg.fsdp, False),
+        ("intervention.by", cfg.intervention.by, "nobody"),
+    ):
+        if value != off:
+            raise ConfigError(f"{name} is {value!r} beside cluster {cluster.name!r}: expected {off!r}")
 
 
 RENAMED = {"robotrl.algos.look:LookCfg": "robotrl.algos.pretrain:PretrainCfg"}

@@ -150,6 +150,7 @@ EXTRA_OF_MODULE = {
     "tokenizers": "vla",
     "av": "video",
     "peft": "vla",
+    "ray": "ray",
     "huggingface_hub": "vla",
     "viser": "viewer",
     "trimesh": "viewer",

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +18,13 @@ import numpy as np
 import torch
 
 from robotrl import config as configs
+from robotrl.cluster.factory import ClusterCollectors
 from robotrl.config import TrainCfg, class_named
 from robotrl.engine import distributed
 from robotrl.engine.autocast import warn_if_slow
 from robotrl.engine.distributed import DistributedContext
-from robotrl.errors import CapabilityError, DataError, out_of_range, short
+from robotrl.errors import CapabilityError, ConfigError, DataError, out_of_range, short
+from robotrl.learners.collection.collectors import OwnSim
 from robotrl.learners.learner import Learner, Setup
 from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
@@ -172,7 +174,12 @@ def _prepare(
         world: distributed context of the processes.
     """
     rewards = RewardLog()
-    return _Prepared(_make_learner(cfg, state, run_path, world, rewards), _make_eval_sim(cfg), rewards)
+    learner = _make_learner(cfg, state, run_path, world, rewards)
+    try:
+        return _Prepared(learner, _make_eval_sim(cfg), rewards)
+    except BaseException:
+        learner.close()
+        raise
 
 
 def _make_learner(
@@ -417,9 +424,26 @@ def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | 
         sim = declared(ReturnsSim, sim)(sim, rewards)
         means = None if rewards is None else rewards.means
         sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo, answers), means)
-    if cfg.actor.process and rewards is not None:
+    if (cfg.actor.process or cfg.cluster.on) and rewards is not None:
         sim = declared(LoggedSim, sim)(sim, rewards)
     return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)
+
+
+def _make_shard_sim(cfg: TrainCfg[Any, Any], answers: str, number: int, seed: int) -> VecSim:
+    """Training sim of one shard of a cluster; it gives the scalars of its reward sources to the run.
+
+    Args:
+        cfg: the run's config.
+        answers: see `RewardSetup`; each shard has a folder of its own in it.
+        number: number of the shard.
+        seed: seeds the sim.
+    """
+    options = configs.options_of(cfg.sim)
+    if any(one.name == "threads" and not vars(options)["threads"] for one in fields(options)):
+        options = replace(options, threads=cfg.cluster.cpus)
+    sim = replace(cfg.sim, num_envs=cfg.sim.num_envs // cfg.cluster.workers, options=options)
+    part = replace(cfg, device="cpu", sim=sim)
+    return _make_training_sim(part, seed, RewardLog(), str(Path(answers) / f"worker-{number}"))
 
 
 def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim | None:
@@ -461,6 +485,10 @@ def _setup(
             adapt(init_policy, cfg.lora, partial(probe, init_policy))
     check_memory(cfg.algo, cfg.policy if init_policy is None else init_policy)
     device, remote = device_of(cfg.device), cfg.actor.process
+    if cfg.cluster.on and world.size > 1:
+        raise ConfigError(
+            f"cluster is {cfg.cluster.name!r} and WORLD_SIZE is {world.size}: expected cluster none, or one process"
+        )
     # absolute: an actor process may have another working directory
     answers = str((run_path / ANSWERS).resolve())
     if init_policy is not None:
@@ -470,13 +498,21 @@ def _setup(
     return Setup(
         # an actor process keeps its policy on the CPU, as on a robot
         make_sim=partial(
-            _make_training_sim, replace(cfg, device="cpu") if remote else cfg, world.seed(cfg.seed), rewards, answers
+            _make_training_sim,
+            replace(cfg, device="cpu") if remote else cfg,
+            world.seed(cfg.seed),
+            # shards give their scalars with their rollouts
+            None if cfg.cluster.on else rewards,
+            answers,
         ),
         policy_cfg=cfg.policy,
         init_policy=init_policy,
         dataset=None if cfg.dataset is None else Path(cfg.dataset),
         seed=world.seed(cfg.seed),
         actor=cfg.actor,
+        collectors=ClusterCollectors(cfg.cluster, partial(_make_shard_sim, cfg, answers), cfg.torch_threads, device)
+        if cfg.cluster.on
+        else OwnSim(),
         world=world,
         device=device,
         fsdp=cfg.fsdp,

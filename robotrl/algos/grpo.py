@@ -28,7 +28,6 @@ from robotrl.errors import (
 from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
 from robotrl.fn.progress.srpo import progress_reward
-from robotrl.fn.random import noise
 from robotrl.fn.schedule import warmed
 from robotrl.learners.episode_encoders import OF_RUN
 from robotrl.learners.episodes import EpisodeActing, EpisodeCfg, EpisodeLearner, Likelihood
@@ -162,7 +161,9 @@ class GrpoLearner(EpisodeLearner):
     def __init__(self, cfg: GrpoCfg, setup: Setup, method: str, acting: EpisodeActing) -> None:
         _check(cfg)
         self.cfg = cfg
-        super().__init__(cfg, setup, method, acting, lambda policy: GrpoLoss(policy, acting, cfg), cfg.group_size)
+        super().__init__(
+            cfg, setup, method, acting, lambda policy: GrpoLoss(policy, acting, cfg), cfg.group_size, cfg.correlation
+        )
         self.kept = setup.kept(self.model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._encoder: Any = None
         most = cfg.tries * (self.sim.num_envs // cfg.group_size)
@@ -184,8 +185,7 @@ class GrpoLearner(EpisodeLearner):
         off: list[Tensor] = []
         kept = tries = 0
         while kept < cfg.groups and tries < cfg.tries:
-            self._begin()
-            trajectories = self._collector.collect(self.decide, self._collector.draw())
+            trajectories = self._collector.episodes()
             rate = success_rate(trajectories, cfg.group_size)
             worth = self._worth(rate)
             won.append(trajectories.success)
@@ -202,26 +202,11 @@ class GrpoLearner(EpisodeLearner):
             "rollout_cut": float(torch.cat(off).float().mean()),
             "groups_drawn": float(drawn),
             "groups_kept": float(groups),
+            **self._collector.scalars(),
         }
         if groups:
             scalars |= self._update(trajectories, reward)
         return finite(self.world.means(scalars))
-
-    def scores(self, rows: Tensor) -> Tensor | None:
-        """See `EpisodeLearner.scores`."""
-        if not self.cfg.correlation:
-            return None
-        length, _ = self.acting.series(self.model)
-        scores = noise.lasting(self._scores[rows], length, self.cfg.correlation, self._generator)
-        # the next decision follows the executed part of the chunk, which may be shorter than the chunk
-        self._scores[rows] = scores[:, self.model.horizon - 1]
-        return scores
-
-    def _begin(self) -> None:
-        """Draw new noise at the start of episodes, independent of the last ones."""
-        if self.cfg.correlation:
-            shape = (self.sim.num_envs, self.acting.series(self.model)[1])
-            self._scores = noise.randn(shape, self._generator, self._engine.device, torch.float64)
 
     def _worth(self, rate: Tensor) -> Tensor:
         """Return which groups (P,) to keep by their success rates; with `keep_by` "reward", all but full successes."""

@@ -121,7 +121,7 @@ class OpdLearner(EpisodeLearner):
 
     def improve(self) -> dict[str, float]:
         """Run an episode in each env, then the updates; returns scalars to log."""
-        found = self._collector.collect(self.decide, self._collector.draw())
+        found = self._collector.episodes()
         self.count_steps()
         width = self.model.action_width
         decisions, actions = (self.world.total(count) for count in (len(found.valid), int(found.valid.sum())))
@@ -131,7 +131,11 @@ class OpdLearner(EpisodeLearner):
             "tokens": found.record["tokens"],
             "weight": weight[..., None].expand(-1, -1, width),
         }
-        scalars = {"rollout_success": float(found.success.float().mean()), **self.learn(rows)}
+        scalars = {
+            "rollout_success": float(found.success.float().mean()),
+            **self._collector.scalars(),
+            **self.learn(rows),
+        }
         return finite(self.world.means(scalars))
 
     def state(self) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import share
 from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_at_least, check_positive, out_of_range, unknown
-from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
+from robotrl.fn.loss import PolicyLoss, behavior_weight, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.q_targets import ensemble_mse
 from robotrl.fn.schedule import line
+from robotrl.learners.collection.acting import RolloutActing, independent
 from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.learners.guidance.losses import (
     ACTION_COEF,
@@ -31,6 +32,7 @@ from robotrl.learners.memory.contexts import Contexts, SingleContexts, contexts_
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.on_policy import (
+    ROWS,
     OnPolicyBatch,
     Rollouts,
     check_ranges,
@@ -41,17 +43,20 @@ from robotrl.learners.on_policy import (
     rollout_scalars,
     update_scalars,
 )
-from robotrl.learners.parts import Part
+from robotrl.learners.parts import Part, restore, saved
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import Critic
 from robotrl.policies.q import QEnsemble
-from robotrl.rollout.collector import Decision
+from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import Density, HasDensity, HasMemory, LearnerCfg, MemoryNeeds, privileged
+from robotrl.utils.batched import in_parts
 
 SCHEDULES = ("constant", "linear", "adaptive")
 LR_RANGE = (1e-5, 1e-2)
 """Bounds of an adaptive learning rate."""
+BEHAVIOR_WEIGHT = 5.0
+"""Largest weight of a decision of an older policy, as in AReaL."""
 SPREAD_ROWS = 256
 """Number of first observations of a rollout over which the logged std is averaged."""
 
@@ -64,6 +69,8 @@ class PpoCfg(LearnerCfg):
     chooses: ClassVar[bool] = True
     """Support of discrete (categorical) actions."""
     recurrent: ClassVar[bool] = True
+    clusters: ClassVar[bool] = True
+    corrects_staleness: ClassVar[bool] = True
     env_steps: int = 1_000_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
@@ -253,6 +260,74 @@ class PpoLoss(LossModule):
         return value_clipped_mse(value, batch["value"], batch["value_target"], self._cfg.value_clip)
 
 
+# acting
+
+
+class DensityActing:
+    """A policy with a closed-form density, as it acts in rollouts; implements `RolloutActing`.
+
+    Args:
+        policy: the policy.
+        contexts: contexts of its decisions.
+        cfg: settings.
+        device: device of the networks.
+        guide: asks for suggestions beside the policy, with guidance.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        contexts: Contexts,
+        cfg: PpoCfg,
+        device: torch.device,
+        guide: RolloutSuggestions | None = None,
+    ) -> None:
+        self.network, self.horizon = policy, policy.horizon
+        self._contexts, self._cfg, self._device, self._guide = contexts, cfg, device, guide
+
+    @torch.no_grad()
+    def decide(self, obs: dict[str, Tensor], generator: torch.Generator, envs: Collector) -> Decision:
+        """See `RolloutActing.decide`."""
+        if self._guide is not None:
+            self._guide.ask(obs, envs.started)
+        policy: Any = self.network
+        with in_bf16(self._cfg.bf16, self._device):
+            ctx, memory = self._contexts.decide(obs, envs)
+            density: Density = policy.density(ctx)
+        action = density.sample(generator)
+        record = {"raw": action, "log_prob": chunk_log_prob(density, action)} | memory
+        return Decision(policy.to_actions(action), record)
+
+    def settings(self) -> Any:
+        """See `RolloutActing.settings`: the policy's transforms, which normalize observations."""
+        return self.network.transforms
+
+    def apply(self, settings: Any) -> None:
+        """See `RolloutActing.apply`."""
+        if settings != self.network.transforms:
+            self.network.set_transforms(settings)
+
+    def copied(self, num_envs: int, device: torch.device) -> RolloutActing:
+        """See `RolloutActing.copied`.
+
+        Raises:
+            CapabilityError: suggestions are made beside the learner's own sim.
+        """
+        if self._guide is not None:
+            raise CapabilityError("algo.guidance is on, and asks beside the learner's own sim: expected cluster none")
+        policy = independent(self.network, device)
+        return DensityActing(policy, contexts_of(policy, self._cfg.bptt_steps, num_envs), self._cfg, device)
+
+    def state(self) -> dict[str, Any]:
+        """See `RolloutActing.state`."""
+        return saved(self._contexts.parts())
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See `RolloutActing.load`."""
+        for name, part in self._contexts.parts().items():
+            restore(part, state[name])
+
+
 # update
 
 
@@ -303,7 +378,8 @@ class PpoLearner(Learner):
             cfg.critic_activation,
         ).to(setup.device)
         self._judge = None if guide is None else _judge_of(self.policy, cfg).to(setup.device)
-        self._rollouts = Rollouts(cfg, setup, self.sim, self.policy.horizon, cfg.normalize_reward)
+        acting = DensityActing(self.policy, self._contexts, cfg, setup.device, guide)
+        self._rollouts = Rollouts(cfg, setup, self.sim, acting, cfg.normalize_reward)
         self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
         self._stepper = self._collector = self._rollouts.collector
         self._engine = Engine(
@@ -323,12 +399,16 @@ class PpoLearner(Learner):
     def iterate(self) -> dict[str, float]:
         """Run one rollout and its epochs of updates."""
         cfg = self.cfg
-        rollout, reward = self._rollouts.collect(self._decide, self.policy)
+        rollout, reward = self._rollouts.collect(self.policy)
         if self._guide is not None:
             self._guide.add_to(rollout)
         rollout = self._contexts.remembered(rollout)
         batch = make_batch(rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world)
         scalars = rollout_scalars(rollout, batch, reward)
+        scalars |= self._rollouts.collector.scalars()
+        if self._rollouts.collector.staleness:
+            batch, more = self._decoupled(batch)
+            scalars |= more
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
         self.iteration += 1
         scalars |= self._update(batch, rollout)
@@ -344,17 +424,28 @@ class PpoLearner(Learner):
         return self.critic(self.critic.encode(obs, self._contexts.encode(obs)))
 
     @torch.no_grad()
-    def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        if self._guide is not None:
-            self._guide.ask(obs, self._collector.started)
-        with in_bf16(self.cfg.bf16, self._engine.device):
-            ctx, memory = self._contexts.decide(obs, self._collector)
-            density: Density = self.policy.density(ctx)
-        action = density.sample(self._generator)
-        return Decision(
-            self.policy.to_actions(action),
-            {"raw": action, "log_prob": chunk_log_prob(density, action)} | memory,
-        )
+    def _decoupled(self, batch: OnPolicyBatch) -> tuple[OnPolicyBatch, dict[str, float]]:
+        """Return the batch of an older policy with the decoupled objective, and scalars to log.
+
+        The ratio is to the policy before this update; the advantage is weighted for the policy that acted.
+        """
+
+        def log_prob(rows: dict[str, Tensor]) -> Tensor:
+            with in_bf16(self.cfg.bf16, self._engine.device):
+                density: Density = self.policy.density(self._contexts.encode(observations(rows)))
+            return chunk_log_prob(density, rows["raw"])
+
+        behavior = batch.record["log_prob"]
+        rows = {**batch.rows(), "raw": batch.record["raw"]}
+        proximal = in_parts(log_prob, rows, self.cfg.microbatch or ROWS)
+        weight = behavior_weight(proximal, behavior, BEHAVIOR_WEIGHT)
+        scalars = {
+            "behavior_weight": float(weight.mean()),
+            "behavior_kl": float((behavior - proximal).mean()),
+            "behavior_capped": float((weight >= BEHAVIOR_WEIGHT).float().mean()),
+        }
+        record = batch.record | {"log_prob": proximal}
+        return batch._replace(record=record, advantage=batch.advantage * weight), scalars
 
     @torch.no_grad()
     def _spread(self, batch: OnPolicyBatch) -> float:

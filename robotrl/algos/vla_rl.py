@@ -21,6 +21,7 @@ from robotrl.fn.loss import ppo_clip, value_clipped_mse
 from robotrl.fn.progress.shaping import Form
 from robotrl.fn.schedule import warmed
 from robotrl.fn.text import tokens
+from robotrl.learners.collection.acting import MemorylessActing, RolloutActing, independent
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
@@ -40,7 +41,7 @@ from robotrl.policies.networks.value import Critic
 from robotrl.rewards.process_model import ProcessReward
 from robotrl.rewards.process_stored import load_process, process_from_tree, process_tree
 from robotrl.rewards.process_term import ProcessTerm
-from robotrl.rollout.collector import Decision
+from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import HasObservationEncoder, LearnerCfg, MemoryNeeds, measured, privileged, reads
 from robotrl.utils.batched import in_parts
@@ -56,6 +57,7 @@ class VlaRlCfg(LearnerCfg):
     """Settings of VLA-RL; discount, clip ranges, the critic's size and its warmup are the published ones."""
 
     default_policy: ClassVar[str] = "token-vla"
+    clusters: ClassVar[bool] = True
     env_steps: int = 400_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 40
@@ -185,6 +187,40 @@ class VlaRlLoss(LossModule):
         return carry | {"actor_active": active * (info["approx_kl"] <= self._cfg.target_kl).to(active.dtype)}
 
 
+# acting
+
+
+class TokenRolloutActing(MemorylessActing):
+    """An autoregressive policy, as it acts in rollouts; implements `RolloutActing`.
+
+    Args:
+        policy: the policy.
+        bf16: whether networks compute in bfloat16.
+        device: device of the networks.
+    """
+
+    def __init__(self, policy: Any, bf16: bool, device: torch.device) -> None:
+        self.network, self.horizon = policy, policy.horizon
+        self._bf16, self._device = bf16, device
+
+    @torch.no_grad()
+    def decide(self, obs: dict[str, Tensor], generator: torch.Generator, envs: Collector) -> Decision:
+        """See `RolloutActing.decide`."""
+        del envs
+        policy = self.network
+        with in_bf16(self._bf16, self._device):
+            ctx, decision = say(policy, obs, generator)
+            action_tokens = decision.record["tokens"]
+            logits = policy.token_logits(ctx, action_tokens)
+        log_prob = decision_log_prob(logits, action_tokens, policy.temperature)
+        return decision._replace(record={**decision.record, "log_prob": log_prob})
+
+    def copied(self, num_envs: int, device: torch.device) -> RolloutActing:
+        """See `RolloutActing.copied`."""
+        del num_envs
+        return TokenRolloutActing(independent(self.network, device), self._bf16, device)
+
+
 # update
 
 
@@ -237,15 +273,16 @@ class VlaRlLearner(Learner):
             microbatch=cfg.microbatch,
             updates_per_call=1,
         )
-        self._rollouts = Rollouts(cfg, setup, self.sim, policy.horizon, normalize_reward=False)
+        acting = TokenRolloutActing(policy, cfg.bf16, setup.device)
+        self._rollouts = Rollouts(cfg, setup, self.sim, acting, normalize_reward=False)
         self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
         self._stepper = self._collector = self._rollouts.collector
 
     def iterate(self) -> dict[str, float]:
         """Run one rollout and its epochs of updates."""
         cfg = self.cfg
-        rollout, sim_reward = self._rollouts.collect(self._decide, self.policy)
-        scalars = dict[str, float]()
+        rollout, sim_reward = self._rollouts.collect(self.policy)
+        scalars = self._rollouts.collector.scalars()
         if self._process is not None:
             added = self._process.term(rollout)
             rollout = rollout._replace(reward=sim_reward + added.reward)
@@ -266,16 +303,6 @@ class VlaRlLearner(Learner):
         scalars |= rollout_scalars(rollout, batch, sim_reward)
         self.iteration += 1
         return finite(self.world.means(scalars | self._update(batch)))
-
-    @torch.no_grad()
-    def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        policy = self.policy
-        with in_bf16(self.cfg.bf16, self._engine.device):
-            ctx, decision = say(policy, obs, self._generator)
-            action_tokens = decision.record["tokens"]
-            logits = policy.token_logits(ctx, action_tokens)
-        log_prob = decision_log_prob(logits, action_tokens, policy.temperature)
-        return decision._replace(record={**decision.record, "log_prob": log_prob})
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
         return self.critic(self.critic.encode(obs, obs[READ]))

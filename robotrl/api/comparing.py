@@ -99,6 +99,7 @@ class RunComparison(NamedTuple):
                 command=command,
                 reward_truth=[run.reward_truth for arm in arms for run in arm.runs if run.reward_truth is not None],
                 scoring=[row for arm in arms for run in arm.runs for row in run.scoring],
+                workers=[run.workers for arm in arms for run in arm.runs if run.workers is not None],
             )
         )
 

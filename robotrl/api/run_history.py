@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from robotrl.errors import DataError
 from robotrl.report.compare.scoring_table import ScoringRow, scoring_rows
+from robotrl.report.compare.workers_section import ClusterRow, cluster_row
 from robotrl.report.reward_truth import RewardTruth
 from robotrl.run.directory import Run
 from robotrl.run.locking import is_being_written
@@ -54,6 +55,8 @@ class RunHistory(NamedTuple):
     """Reward and truth of its iterations; None if it learns from the sim's own reward."""
     scoring: tuple[ScoringRow, ...] = ()
     """Its reward sources that score beside the sim."""
+    workers: ClusterRow | None = None
+    """Its workers; None for a run without a cluster."""
 
     def setting(self, field: str) -> Any:
         """Value of a config field; None if the run's config lacks it."""
@@ -84,6 +87,7 @@ def read_history(path: Path) -> RunHistory:
         version=_version(path),
         reward_truth=_reward_truth(str(path), records, run.config),
         scoring=tuple(scoring_rows(str(path), last)),
+        workers=cluster_row(str(path), records),
     )
 
 

@@ -41,6 +41,7 @@ EXTRAS = {
     "viewer": ("viser", "trimesh"),
     "clip": ("open_clip", "torchvision", "timm"),
     "wandb": ("wandb",),
+    "ray": ("ray",),
     "vla": ("torch", "transformers", "peft", "huggingface_hub"),
     "remote": ("websockets", "msgpack"),
     "mcap": ("mcap",),

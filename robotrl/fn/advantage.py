@@ -1,4 +1,4 @@
-"""Advantage estimators: GAE, normalization, group-relative advantages."""
+"""Advantage estimators: GAE, V-trace, normalization, group-relative advantages."""
 
 from __future__ import annotations
 
@@ -45,6 +45,58 @@ def gae(
         running = torch.where(valid[t], delta[t] + carry[t] * running, running)
         advantage[t] = torch.where(valid[t], running, torch.zeros_like(running))
     return Gae(advantage, advantage + value)
+
+
+class VTrace(NamedTuple):
+    """Result of `vtrace`."""
+
+    advantage: Tensor
+    """(T, N) advantages of the policy gradient; 0 where not valid."""
+    value_target: Tensor
+    """(T, N) targets of the critic; the value itself where not valid."""
+
+
+def vtrace(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    discount: Tensor,
+    ended: Tensor,
+    valid: Tensor,
+    log_ratio: Tensor,
+    lam: float = 1.0,
+    most_rho: float = 1.0,
+    most_c: float = 1.0,
+) -> VTrace:
+    """V-trace targets and advantages of decisions of an older policy (Espeholt et al. 2018, 1802.01561, eq. 1 and 4).
+
+    Rows are those of `gae`. Where the policies agree, the targets are those of GAE.
+
+    Args:
+        reward: (T, N) see `gae`.
+        value: (T, N) see `gae`.
+        next_value: (T, N) see `gae`.
+        discount: (T, N) see `gae`.
+        ended: (T, N) see `gae`.
+        valid: (T, N) see `gae`.
+        log_ratio: (T, N) log-probability under the present policy minus that under the policy that acted.
+        lam: factor of the traces c, 0 to 1.
+        most_rho: largest rho, the weight of a step's error; it decides which policy's values are the fixed point.
+        most_c: largest c, the weight with which later errors reach back.
+    """
+    ratio = log_ratio.exp()
+    rho, trace = ratio.clamp(max=most_rho), lam * ratio.clamp(max=most_c)
+    follows = discount * (~ended).to(reward.dtype)
+    delta = rho * (reward + discount * next_value - value)
+    # value target minus value, of the decision after the present one
+    later = torch.zeros_like(reward[0])
+    advantage, above = torch.zeros_like(reward), torch.zeros_like(reward)
+    for t in range(len(reward) - 1, -1, -1):
+        here = rho[t] * (reward[t] + discount[t] * next_value[t] + follows[t] * later - value[t])
+        advantage[t] = torch.where(valid[t], here, advantage[t])
+        later = torch.where(valid[t], delta[t] + follows[t] * trace[t] * later, later)
+        above[t] = torch.where(valid[t], later, above[t])
+    return VTrace(advantage, value + above)
 
 
 def normalize(advantage: Tensor, valid: Tensor, among: Tensor | None = None) -> Tensor:

@@ -22,6 +22,7 @@ from robotrl.engine.engine import Context, EngineMode, LossModule, LossOut, Para
 from robotrl.errors import CapabilityError, ConfigError, check_decay, check_number
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.fn.schedule import line
+from robotrl.learners.collection.acting import MemorylessActing, RolloutActing, independent
 from robotrl.learners.denoising_sampling import warn_of_start_noise
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
@@ -39,7 +40,7 @@ from robotrl.learners.on_policy import (
 )
 from robotrl.learners.parts import Part
 from robotrl.policies.networks.value import Critic
-from robotrl.rollout.collector import Decision
+from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import HasChain, LearnerCfg, MemoryNeeds, TrainDefaults, privileged
 
@@ -53,6 +54,7 @@ class ChainCfg(LearnerCfg):
     """Settings shared by all methods of the family."""
 
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"tuned_on": "success"})
+    clusters: ClassVar[bool] = True
     env_steps: int = 800_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
@@ -233,6 +235,59 @@ class ChainLoss(LossModule):
         return carry | {"actor_active": active * (info["approx_kl"] <= self._shared.target_kl).to(active.dtype)}
 
 
+# acting
+
+
+class ChainRolloutActing(MemorylessActing):
+    """A method's exploring policy, as it acts in rollouts; implements `RolloutActing`.
+
+    Args:
+        loss: the method.
+        cfg: settings shared by all methods.
+        device: device of the networks.
+    """
+
+    def __init__(self, loss: ChainLoss, cfg: ChainCfg, device: torch.device) -> None:
+        self._loss, self._cfg, self._device = loss, cfg, device
+        self._progress = 0.0
+
+    @property
+    def horizon(self) -> int:
+        """See `RolloutActing.horizon`."""
+        return self._loss.policy.horizon
+
+    @property
+    def network(self) -> nn.Module:
+        """See `RolloutActing.network`: the policy and its exploration networks."""
+        return self._loss.actor
+
+    def decide(self, obs: dict[str, Tensor], generator: torch.Generator, envs: Collector) -> Decision:
+        """See `RolloutActing.decide`."""
+        del envs
+        with torch.no_grad(), in_bf16(self._cfg.bf16, self._device):
+            decision = self._loss.decide(obs, generator)
+        # sims take float32, whatever the dtype of the networks
+        return decision._replace(chunk=decision.chunk.float())
+
+    def schedule(self, progress: float) -> None:
+        """Update scheduled settings; see `ChainLoss.schedule`."""
+        self._progress = progress
+        self._loss.schedule(progress)
+
+    def settings(self) -> float:
+        """See `RolloutActing.settings`: the used part of the budget."""
+        return self._progress
+
+    def apply(self, settings: float) -> None:
+        """See `RolloutActing.apply`."""
+        self.schedule(settings)
+
+    def copied(self, num_envs: int, device: torch.device) -> RolloutActing:
+        """See `RolloutActing.copied`."""
+        del num_envs
+        return ChainRolloutActing(independent(self._loss, device), self._cfg, device)
+
+
 # update
 
 
@@ -301,7 +356,8 @@ class ChainLearner(Learner):
         self.kept = setup.kept(model, cfg.microbatch or cfg.minibatch, cfg.bf16)
         self._average: Any = copy.deepcopy(model) if cfg.ema else None
         self.policy: Any = self.loss.deployed(model if self._average is None else self._average)
-        self._rollouts = Rollouts(cfg, setup, self.sim, model.horizon, cfg.normalize_reward)
+        self._acting = ChainRolloutActing(self.loss, cfg, setup.device)
+        self._rollouts = Rollouts(cfg, setup, self.sim, self._acting, cfg.normalize_reward)
         self._generator, self.iterations = self._rollouts.generator, self._rollouts.iterations
         self._stepper = self._collector = self._rollouts.collector
         self._engine = setup.engine(
@@ -330,11 +386,11 @@ class ChainLearner(Learner):
     def collect(self) -> tuple[OnPolicyBatch, dict[str, float]]:
         """Collect a rollout with the current policy; returns its decisions with advantages, and scalars to log."""
         cfg = self.cfg
-        self.loss.schedule(self.iteration / self.iterations)
-        rollout, reward = self._rollouts.collect(self._decide, self.policy)
+        self._acting.schedule(self.iteration / self.iterations)
+        rollout, reward = self._rollouts.collect(self.policy)
         batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.gae_lambda, world=self.world, keep=self._keep)
         self.iteration += 1
-        scalars = rollout_scalars(rollout, batch, reward)
+        scalars = rollout_scalars(rollout, batch, reward) | self._rollouts.collector.scalars()
         scalars["acting_evaluations"] = float(len(batch.advantage) * self.loss.policy.denoising_steps)
         return batch, scalars
 
@@ -360,12 +416,6 @@ class ChainLearner(Learner):
         if self._average is not None:
             self._engine.write_average("actor.policy.", self._average)
         return {**update_scalars(joined(epochs)), "update_evaluations": float(evaluations)}
-
-    def _decide(self, obs: dict[str, Tensor]) -> Decision:
-        with torch.no_grad(), in_bf16(self.cfg.bf16, self._engine.device):
-            decision = self.loss.decide(obs, self._generator)
-        # sims take float32, whatever the dtype of the networks
-        return decision._replace(chunk=decision.chunk.float())
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""

@@ -9,7 +9,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,13 +18,15 @@ from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import share
 from robotrl.engine.engine import EngineMode, LossModule, ParameterGroup
 from robotrl.errors import check_at_least, check_decay, check_number, check_positive
+from robotrl.fn.random import noise
 from robotrl.fn.schedule import line
+from robotrl.learners.collection.acting import EpisodesActing, MemorylessActing, independent
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.on_policy import epoch_order
 from robotrl.learners.parts import Part
 from robotrl.rollout.collector import Decision
 from robotrl.rollout.compatibility import check_fit
-from robotrl.rollout.groups import GroupCollector, Trajectories
+from robotrl.rollout.groups import Trajectories
 from robotrl.spec import LearnerCfg, MemoryNeeds
 
 POLICY = "policy."
@@ -35,6 +37,7 @@ POLICY = "policy."
 class EpisodeCfg(LearnerCfg):
     """Settings shared by all methods that learn from whole episodes."""
 
+    clusters: ClassVar[bool] = True
     iterations: int = 60
     """Number of iterations; each is a rollout and its updates."""
     minibatch: int = 128
@@ -151,6 +154,50 @@ class EpisodeSteps:
         self.total = int(state)
 
 
+class EpisodePolicy(MemorylessActing):
+    """A policy as it acts in episodes; implements `EpisodesActing`.
+
+    Args:
+        model: the policy.
+        acting: interface of the policy kind.
+        bf16: whether networks compute in bfloat16.
+        device: device of the networks.
+        correlation: of the random numbers of one control step with those of the step before, 0 to below 1.
+    """
+
+    def __init__(self, model: Any, acting: EpisodeActing, bf16: bool, device: torch.device, correlation: float) -> None:
+        self.network = model
+        self._acting, self._bf16, self._device, self._correlation = acting, bf16, device, correlation
+        self._scores = torch.zeros(0)
+
+    def begin(self, num_envs: int, generator: torch.Generator) -> None:
+        """Draw new noise, independent of that of the last episodes."""
+        if self._correlation:
+            shape = (num_envs, self._acting.series(self.network)[1])
+            self._scores = noise.randn(shape, generator, self._device, torch.float64)
+
+    @torch.no_grad()
+    def decide(self, obs: dict[str, Tensor], rows: Tensor, generator: torch.Generator) -> Decision:
+        """See `EpisodesActing.decide`."""
+        with in_bf16(self._bf16, self._device):
+            return self._acting.decide(self.network, obs, generator, self._noise(rows, generator))
+
+    def _noise(self, rows: Tensor, generator: torch.Generator) -> Tensor | None:
+        """Standard normal numbers (n, H, W) for envs `rows`, see `EpisodeActing.series`; None: draw new ones."""
+        if not self._correlation:
+            return None
+        length, _ = self._acting.series(self.network)
+        scores = noise.lasting(self._scores[rows], length, self._correlation, generator)
+        # the next decision follows the executed part of the chunk, which may be shorter than the chunk
+        self._scores[rows] = scores[:, self.network.horizon - 1]
+        return scores
+
+    def copied(self, num_envs: int, device: torch.device) -> EpisodesActing:
+        """See `EpisodesActing.copied`."""
+        del num_envs
+        return EpisodePolicy(independent(self.network, device), self._acting, self._bf16, device, self._correlation)
+
+
 class EpisodeLearner(Learner):
     """Online fine-tuning of a policy on whole episodes.
 
@@ -162,6 +209,7 @@ class EpisodeLearner(Learner):
         make_loss: function from the policy to the method's loss, which has the policy as `policy`. Its carry is
             "updates" so far, which the loss counts, and "lr_scale", the current fraction of `lr`.
         group_size: episodes that begin in the same state; divides the sim's envs.
+        correlation: see `EpisodePolicy`.
 
     Raises:
         ConfigError: settings out of range, no policy to start from, a sim that it was not trained for, or a number of
@@ -177,6 +225,7 @@ class EpisodeLearner(Learner):
         acting: EpisodeActing,
         make_loss: Callable[[Any], LossModule],
         group_size: int,
+        correlation: float = 0.0,
     ) -> None:
         for name in ("iterations", "minibatch", "epochs"):
             check_at_least(f"algo.{name}", getattr(cfg, name), 1)
@@ -194,7 +243,11 @@ class EpisodeLearner(Learner):
         self.policy: Any = copy.deepcopy(self.model) if cfg.ema else self.model
         self.sim = setup.make_sim()
         check_fit(self.model, self.sim)
-        self._stepper = self._collector = GroupCollector(self.sim, group_size, setup.seed)
+        self._generator = torch.Generator().manual_seed(setup.seed)
+        policy_acting = EpisodePolicy(self.model, acting, cfg.bf16, setup.device, correlation)
+        self._stepper = self._collector = setup.collectors.groups(
+            self.sim, policy_acting, group_size, setup.seed, self._generator
+        )
         for policy in (self.model, self.policy):
             policy.control_dt_s = self.sim.control_dt_s
         self._engine = setup.engine(
@@ -206,7 +259,6 @@ class EpisodeLearner(Learner):
             microbatch=cfg.microbatch,
             updates_per_call=1,
         )
-        self._generator = torch.Generator().manual_seed(setup.seed)
         self._steps = EpisodeSteps()
         self.iterations: int = cfg.iterations
 
@@ -220,16 +272,6 @@ class EpisodeLearner(Learner):
         here = self._collector.env_steps
         self._steps.total += self.world.total(here - self._steps.counted)
         self._steps.counted = here
-
-    @torch.no_grad()
-    def decide(self, obs: dict[str, Tensor], rows: Tensor) -> Decision:
-        """Sample chunks for envs `rows` with the training policy."""
-        with in_bf16(self._shared.bf16, self._engine.device):
-            return self.acting.decide(self.model, obs, self._generator, self.scores(rows))
-
-    def scores(self, rows: Tensor) -> Tensor | None:
-        """Return standard normal numbers (n, H, W) for envs `rows`, see `EpisodeActing.series`; None: draw new ones."""
-        return None
 
     def seen(self, found: Trajectories) -> dict[str, Tensor]:
         """Return the decisions' observations that the policy reads."""

@@ -18,6 +18,7 @@ from robotrl.engine.fsdp import ShardedEngine
 from robotrl.engine.update import LossModule, ParameterGroup
 from robotrl.errors import CapabilityError
 from robotrl.interventions.base import Intervention
+from robotrl.learners.collection.collectors import Collectors, OwnSim
 from robotrl.learners.feature_cache import FeatureCache
 from robotrl.learners.parts import Part, follow, restore, saved
 from robotrl.spec import Cache, VecSim
@@ -42,6 +43,8 @@ class Setup(NamedTuple):
     """Random seed of this process."""
     actor: ActorCfg = ActorCfg()
     """Settings of the actor process, for algorithms that support one."""
+    collectors: Collectors = OwnSim()
+    """Factory of the collector of rollouts, for algorithms whose envs may be divided over workers."""
     world: DistributedContext = ALONE
     """Distributed context, for algorithms that support several processes; their learner has it as `world`."""
     device: torch.device = CPU

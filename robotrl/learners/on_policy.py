@@ -16,10 +16,10 @@ from robotrl.engine.minibatches import part
 from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
 from robotrl.fn.advantage import gae, normalize
 from robotrl.fn.loss import explained_variance
+from robotrl.learners.collection.acting import RolloutActing
 from robotrl.learners.learner import Setup
 from robotrl.learners.normalizers import RewardNormalizer
 from robotrl.learners.parts import Part
-from robotrl.rollout.collector import Collector, Decider
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import VecSim
 from robotrl.utils.batched import in_parts
@@ -82,31 +82,30 @@ class Rollouts:
         cfg: the algorithm's settings, see `check_settings`.
         setup: the learner's setup.
         sim: the training sim; it is reset here.
-        horizon: H of the policy's chunks.
+        acting: the policy as it acts in rollouts.
         normalize_reward: whether to divide rewards by the running standard deviation of the return.
     """
 
-    def __init__(self, cfg: Any, setup: Setup, sim: VecSim, horizon: int, normalize_reward: bool) -> None:
+    def __init__(self, cfg: Any, setup: Setup, sim: VecSim, acting: RolloutActing, normalize_reward: bool) -> None:
         self._cfg, self._world = cfg, setup.world
         self.capacity = cfg.num_steps * sim.num_envs
         """Largest number of decisions in a rollout: each takes at least one step."""
         steps = self._steps = self.capacity * setup.world.size
         self.iterations = math.ceil(cfg.env_steps / steps)
         """Number of iterations of the whole run."""
-        self.updates = setup.expected(self.iterations * cfg.epochs * math.ceil(steps / horizon / cfg.minibatch))
+        self.updates = setup.expected(self.iterations * cfg.epochs * math.ceil(steps / acting.horizon / cfg.minibatch))
         """Expected number of updates of the whole run."""
         normalizer = RewardNormalizer(sim.num_envs, cfg.gamma, setup.world)
         self.reward_normalizer = normalizer if normalize_reward else None
         self.generator = torch.Generator().manual_seed(setup.seed)
-        self.collector = Collector(sim, horizon, cfg.gamma)
-        self.collector.reset(setup.seed, {"stagger": True})
+        self.collector = setup.collectors.rollouts(sim, acting, cfg.gamma, setup.seed, self.generator)
 
-    def collect(self, decide: Decider, policy: Any) -> tuple[Rollout, Tensor]:
+    def collect(self, policy: Any) -> tuple[Rollout, Tensor]:
         """Collect a rollout; returns it with normalized rewards, and the sim's rewards (M, N).
 
         The scale of the rewards becomes `policy.reward_scale`.
         """
-        rollout = self._world.with_episodes(self.collector.collect(decide, self._cfg.num_steps))
+        rollout = self._world.with_episodes(self.collector.rollout(self._cfg.num_steps))
         reward = rollout.reward
         if self.reward_normalizer is not None:
             rollout = self.reward_normalizer.normalize(rollout)

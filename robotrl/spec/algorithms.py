@@ -36,6 +36,10 @@ class LearnerCfg(ABC):
     """True if the algorithm supports discrete (categorical) actions."""
     recurrent: ClassVar[bool] = False
     """True if the algorithm trains policies with memory (`robotrl.spec.HasMemory`)."""
+    clusters: ClassVar[bool] = False
+    """True if the algorithm's rollouts may be collected by several workers (`robotrl.config.ClusterCfg`)."""
+    corrects_staleness: ClassVar[bool] = False
+    """True if its loss corrects for rollouts of an older policy (`ClusterCfg.max_staleness`)."""
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({})
     """Settings of training that suit it, where no preset says otherwise; fields that a config lacks are left out."""
 

@@ -77,7 +77,7 @@ def test_the_preset_of_driving_learns_from_chains_as_they_are_deployed():
 
 def test_the_first_gradient_is_the_policy_gradient_of_the_last_steps():
     learner = PART.build(setup(diffusion()))
-    rollout = learner._collector.collect(learner._decide, 8)
+    rollout = learner._collector.rollout(8)
     batch = make_batch(rollout, learner.loss.value, 0.99, 0.95)
     assert batch.record["chain"].shape[1:] == (3, 2, 1)
     ctx = learner.loss.policy.encode(batch.obs)
@@ -112,7 +112,7 @@ def test_the_frozen_copy_stays_and_the_first_steps_are_its_own():
 
 def test_the_draws_are_bounded_and_at_least_as_wide_as_the_floor():
     learner = replace(DPPO, noise_bound=0.5, sample_std=0.3).build(setup(flow(), num_envs=200))
-    rollout = learner._collector.collect(learner._decide, 4)
+    rollout = learner._collector.rollout(4)
     batch = make_batch(rollout, learner.loss.value, 0.99, 0.95)
     chain, policy = batch.record["chain"], learner.loss.policy
     ctx = policy.encode(batch.obs)

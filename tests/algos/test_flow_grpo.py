@@ -76,7 +76,7 @@ def test_weights_make_the_mean_over_episodes_of_their_control_steps() -> None:
 
 def scores_of(made: GrpoLearner) -> Tensor:
     """(8 episodes, 20 steps, 4, 5) the numbers that chains of ten decisions were drawn from, found from points."""
-    found = made._collector.collect(made.decide, made._collector.draw())
+    found = made._collector.episodes()
     policy, points = made.model, found.record["chain"]
     ctx, drawn = policy.encode(made.seen(found)), [points[:, 0]]
     for k, t in enumerate(policy.times[:-1]):
@@ -93,7 +93,6 @@ def test_draws_last_as_long_as_they_are_told_to(correlation: float) -> None:
     made = learner(replace(CFG, correlation=correlation))
     many = list[Tensor]()
     for _ in range(6):
-        made._begin()
         many.append(scores_of(made))
     scores = torch.cat(many)
     assert scores.shape[1:] == (20, 4, 5) and scores.std() == pytest.approx(1.0, abs=0.05)
@@ -106,11 +105,7 @@ def test_draws_last_as_long_as_they_are_told_to(correlation: float) -> None:
 
 
 def test_chains_may_begin_with_less_noise() -> None:
-    begun = [
-        learner(replace(CFG, start_noise=share))._collector.collect(made.decide, made._collector.draw())
-        for share in (1.0, 0.5, 0.0)
-        for made in [learner(replace(CFG, start_noise=share))]
-    ]
+    begun = [learner(replace(CFG, start_noise=share))._collector.episodes() for share in (1.0, 0.5, 0.0)]
     whole, half, none = (found.record["chain"][:8, 0] for found in begun)
     assert torch.allclose(half, 0.5 * whole) and not none.any()
     assert not torch.equal(begun[2].record["chain"][0], begun[2].record["chain"][1])

@@ -23,7 +23,7 @@ SDE, NOISE = FlowSdeCfg(**SMALL), FlowNoiseCfg(**SMALL)
 
 
 def batch_of(learner):
-    rollout = learner._collector.collect(learner._decide, 8)
+    rollout = learner._collector.rollout(8)
     return make_batch(rollout, learner.loss.value, 0.99, 0.95)
 
 

@@ -405,7 +405,7 @@ def test_a_stopped_run_ends_the_same(changes: dict[str, float], tmp_path: Path) 
 
 def draws_of(made: GrpoLearner) -> Tensor:
     """(8 episodes, 20 steps, 5) where in their distributions the tokens of ten decisions stand, as normal scores."""
-    found = made._collector.collect(made.decide, made._collector.draw())
+    found = made._collector.episodes()
     logits = made.policy.token_logits(made.policy.encode(made.seen(found)), found.record["tokens"]).detach()
     share, said = logits.double().softmax(dim=-1), found.record["tokens"][..., None]
     middle = share.cumsum(dim=-1).gather(-1, said) - 0.5 * share.gather(-1, said)
@@ -418,7 +418,6 @@ def test_draws_last_as_long_as_they_are_told_to(correlation: float) -> None:
     made = learner(replace(CFG, correlation=correlation))
     many = list[Tensor]()
     for _ in range(12):
-        made._begin()
         many.append(draws_of(made))
     scores = torch.cat(many)
     assert scores.std() == pytest.approx(1.0, abs=0.05)

@@ -44,7 +44,7 @@ def test_only_decisions_begun_before_an_update_have_another_ratio(make):
     learner = replace(PPO, critic_warmup_env_steps=0, num_steps=5).build(setup(make()))
     for iteration in range(3):
         carried = learner._collector.state()["pending_envs"].tolist()
-        rollout = learner._collector.collect(learner._decide, 5)
+        rollout = learner._collector.rollout(5)
         assert bool(carried) == (iteration > 0)
         batch = make_batch(rollout, learner._value, 0.99, 0.95)
         place = torch.nonzero(rollout.valid)
@@ -197,7 +197,7 @@ def test_the_normalisation_is_that_of_all_it_has_seen_and_changes_between_iterat
     seen = []
     for _ in range(3):
         before = learner.policy.transforms
-        rollout = learner._collector.collect(learner._decide, 16)
+        rollout = learner._collector.rollout(16)
         assert learner.policy.transforms is before
         seen.append(rollout.obs["walk"].reshape(-1, 2))
         learner._made.take(rollout.obs)
@@ -271,7 +271,7 @@ def test_what_is_privileged_reaches_the_critic_and_not_the_policy():
     assert set(learner.policy.observation_spec) == {"walk"}
     assert learner.critic.net.net.layers[0].in_features == 4
     learner.iterate()
-    rollout = learner._collector.collect(learner._decide, 8)
+    rollout = learner._collector.rollout(8)
     batch = make_batch(rollout, learner._value, 0.99, 0.95)
     ctx = learner.policy.encode(batch.obs)
     seen = learner.critic.encode(batch.obs, ctx)
@@ -321,7 +321,7 @@ def test_it_learns_from_pictures_of_ten_layers_in_parts():
     assert learner.iterate()["ratio_error"] <= 1e-5
     assert not same(before, learner.policy.encoders.state_dict())
     assert {transform.key for transform in learner.policy.transforms.inputs} == {"walk"}
-    rollout = learner._collector.collect(learner._decide, 2)
+    rollout = learner._collector.rollout(2)
     assert rollout.obs["map"].dtype == torch.uint8
     fresh = build()
     fresh.load(snapshot(learner.state()))
@@ -381,7 +381,7 @@ def test_the_collector_sees_what_the_policy_means():
     with torch.no_grad():
         policy.log_std.fill_(1.0)
     learner = PPO.build(setup(policy))
-    rollout = learner._collector.collect(learner._decide, 8)
+    rollout = learner._collector.rollout(8)
     raw = rollout.record["raw"][rollout.valid]
     assert raw.abs().max() > 2
     executed = torch.stack([record.action for record in learner.sim.tape])

@@ -78,7 +78,7 @@ def test_with_chunks_only_decisions_begun_before_an_update_have_another_ratio():
     for iteration in range(3):
         carried = learner._collector.state()["pending_envs"].tolist()
         assert bool(carried) == (iteration > 0)
-        rollout = learner._contexts.remembered(learner._collector.collect(learner._decide, 5))
+        rollout = learner._contexts.remembered(learner._collector.rollout(5))
         batch = make_batch(rollout, learner._value, 0.99, 0.95)
         place = torch.nonzero(rollout.valid)
         old = torch.tensor([row == 0 and env in carried for row, env in place.tolist()])
@@ -94,7 +94,7 @@ def test_the_stored_memory_is_that_of_the_episode():
     learner = CFG.build(setup(recurrent()))
     memory, started = learner.policy.initial_memory(32), torch.ones(32, dtype=torch.bool)
     for _ in range(2):
-        rollout = learner._contexts.remembered(learner._collector.collect(learner._decide, 16))
+        rollout = learner._contexts.remembered(learner._collector.rollout(16))
         for t in range(16):
             memory = torch.where(started[:, None], 0.0, memory)
             assert torch.equal(rollout.obs[MEMORY][t], memory)
@@ -108,7 +108,7 @@ def test_the_stored_memory_is_that_of_the_episode():
 
 def test_a_segment_has_the_memory_of_its_beginning_and_gradients_through_time():
     learner = CFG.build(setup(recurrent()))
-    rollout = learner._contexts.remembered(learner._collector.collect(learner._decide, 16))
+    rollout = learner._contexts.remembered(learner._collector.rollout(16))
     batch = make_batch(rollout, learner._value, 0.99, 0.95)
     rows = learner._contexts.rows_of(batch, rollout)
     assert rows["raw"].shape[:2] == rows[JOINED].shape == (2 * 32, 8)

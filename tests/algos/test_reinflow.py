@@ -35,7 +35,7 @@ from tests.kits.walk_sim import Walk
 
 
 def batch_of(learner, steps: int = 8) -> OnPolicyBatch:
-    rollout = learner._collector.collect(learner._decide, steps)
+    rollout = learner._collector.rollout(steps)
     return make_batch(rollout, learner.loss.value, 0.99, 0.95)
 
 
@@ -59,7 +59,7 @@ def test_only_decisions_begun_before_an_update_have_another_ratio():
     learner = replace(REINFLOW, critic_warmup_env_steps=0, num_steps=5).build(setup(flow()))
     for iteration in range(3):
         carried = learner._collector.state()["pending_envs"].tolist()
-        rollout = learner._collector.collect(learner._decide, 5)
+        rollout = learner._collector.rollout(5)
         assert bool(carried) == (iteration > 0)
         old = torch.tensor([row == 0 and env in carried for row, env in torch.nonzero(rollout.valid).tolist()])
         batch = make_batch(rollout, learner.loss.value, 0.99, 0.95)
@@ -76,7 +76,7 @@ def test_an_iteration_is_what_plain_torch_would_do():
     plain = copy.deepcopy(learner.loss)
     actor = torch.optim.Adam(plain.actor.parameters(), lr=cfg.lr)
     critic = torch.optim.Adam(plain.critic.parameters(), lr=cfg.critic_lr)
-    rollout = learner._collector.collect(learner._decide, cfg.num_steps)
+    rollout = learner._collector.rollout(cfg.num_steps)
     learner._collector.collect = lambda decide, steps: rollout
     generator = torch.Generator()
     generator.set_state(learner._generator.get_state())
@@ -145,7 +145,7 @@ def test_the_first_gradient_is_the_policy_gradient():
 
 def test_the_actions_executed_are_the_ends_of_the_recorded_chains():
     learner = REINFLOW.build(setup(flow()))
-    rollout = learner._collector.collect(learner._decide, 2)
+    rollout = learner._collector.rollout(2)
     chain = rollout.record["chain"][0]
     executed = torch.stack([record.action for record in learner.sim.tape[:2]], 1)
     length = rollout.length[0]
@@ -157,7 +157,7 @@ def test_the_actions_executed_are_the_ends_of_the_recorded_chains():
 
 def test_exploration_noise_is_what_the_network_says():
     learner = REINFLOW.build(setup(flow(), num_envs=400))
-    rollout = learner._collector.collect(learner._decide, 4)
+    rollout = learner._collector.rollout(4)
     batch = make_batch(rollout, learner.loss.value, 0.99, 0.95)
     chain = batch.record["chain"]
     for k in range(3):

@@ -79,7 +79,7 @@ def learned(world: DistributedContext, **fields: Any) -> dict[str, Any]:
     one = learner(world, **fields)
     scalars = [one.iterate() for _ in range(one.iterations)]
     state = one.state()
-    rollout = one._collector.collect(one._decide, 16)
+    rollout = one._collector.rollout(16)
     batch = make_batch(rollout, one._value, 0.99, 0.95, world=world)
     one._made.take(rollout.obs)
     return {

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from robotrl.fn.advantage import Gae, gae, normalize
+from robotrl.fn.advantage import Gae, gae, normalize, vtrace
 
 YES, NO = True, False
 
@@ -125,3 +125,39 @@ def test_normalised_advantages_have_zero_mean_and_unit_deviation(values):
     assert deviation < 1 + 1e-6
     if advantage.std(unbiased=False) > 1e-5:
         assert deviation > 0.99
+
+
+def test_vtrace_worked_by_hand():
+    """Two decisions of one env, the second ends the episode; ratios 2 and 1/2, discount 1/2.
+
+    rho = (1, 1/2), c = (1, 1/2); delta_2 = 1/2 (4 + 0 - 2) = 1; delta_1 = 1 (1 + 1/2 * 2 - 1) = 1.
+    target_2 = 2 + 1 = 3; target_1 = 1 + delta_1 + 1/2 * 1 * 1 = 2.5.
+    advantage_1 = 1 (1 + 1/2 * target_2 - 1) = 1.5; advantage_2 = 1/2 (4 - 2) = 1.
+    """
+    out = vtrace(
+        reward=torch.tensor([[1.0], [4.0]]),
+        value=torch.tensor([[1.0], [2.0]]),
+        next_value=torch.tensor([[2.0], [0.0]]),
+        discount=torch.tensor([[0.5], [0.5]]),
+        ended=torch.tensor([[False], [True]]),
+        valid=torch.ones(2, 1, dtype=torch.bool),
+        log_ratio=torch.tensor([[2.0], [0.5]]).log(),
+    )
+    assert out.value_target.tolist() == [[2.5], [3.0]]
+    assert out.advantage.tolist() == [[1.5], [1.0]]
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.9, 1.0])
+def test_vtrace_of_the_policy_itself_has_the_targets_of_gae(lam):
+    torch.manual_seed(0)
+    shape = (6, 3)
+    reward, value, next_value = torch.randn(3, *shape, dtype=torch.float64)
+    next_value[:-1] = value[1:]
+    ended, valid = torch.rand(shape) < 0.2, torch.ones(shape, dtype=torch.bool)
+    valid[-2:, 1] = False
+    rows = (reward, value, next_value, torch.full(shape, 0.9, dtype=torch.float64), ended, valid)
+    mine, theirs = vtrace(*rows, torch.zeros(shape, dtype=torch.float64), lam), gae(*rows, lam)
+    assert torch.allclose(mine.value_target[valid], theirs.value_target[valid], atol=1e-12, rtol=0)
+    if lam == 1.0:
+        assert torch.allclose(mine.advantage[valid], theirs.advantage[valid], atol=1e-12, rtol=0)
+    assert (mine.advantage[~valid] == 0).all()

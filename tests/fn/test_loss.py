@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from robotrl.fn.loss import explained_variance, masked_mse, ppo_clip, value_clipped_mse, value_mse
+from robotrl.fn.loss import behavior_weight, explained_variance, masked_mse, ppo_clip, value_clipped_mse, value_mse
 
 
 def test_ppo_clip_worked_by_hand():
@@ -98,3 +98,15 @@ def test_masked_mse_ignores_padding_and_its_gradient():
 
 def test_masked_mse_of_no_valid_entry_is_zero():
     assert masked_mse(torch.ones(1, 2, 3), torch.zeros(1, 2, 3), torch.zeros(1, 2, dtype=torch.bool)).item() == 0
+
+
+def test_the_weight_of_an_older_policys_decisions_worked_by_hand():
+    now, then = torch.tensor([0.5, 0.2, 0.9]).log(), torch.tensor([0.25, 0.4, 0.1]).log()
+    assert behavior_weight(now, then, most=5.0).tolist() == pytest.approx([2.0, 0.5, 5.0])
+
+
+def test_the_decoupled_objective_is_ppo_of_weighted_advantages():
+    """w min(r A, clip(r) A) with w = 2: proximal ratio 1.5, advantage 1, clipped to 1.2."""
+    weight = behavior_weight(torch.tensor([0.5]).log(), torch.tensor([0.25]).log(), most=5.0)
+    out = ppo_clip(torch.tensor([0.75]).log(), torch.tensor([0.5]).log(), torch.tensor([1.0]) * weight, 0.2)
+    assert out.loss.item() == pytest.approx(-2 * 1.2)

@@ -19,7 +19,8 @@ BASE = {"errors", "spec", "transforms", "registry", "removed_presets"}
 ROLLOUT = BASE | {"utils", "fn", "datasets", "replay", "rollout"}
 LEARN = ROLLOUT | {"config", "peft", "run"}
 ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventions", "importers", "api", "sims"}
-ALL |= {"deploy", "report", "training", "memory_estimate", "composition", "testing", "traffic", "jobs", "sweeps"}
+ALL |= {"cluster", "deploy", "report", "training", "memory_estimate", "composition", "testing", "traffic"}
+ALL |= {"jobs", "sweeps"}
 PROCESS_REWARD = {"rewards.process_model", "rewards.process_stored", "rewards.process_term"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 SHARED_BY_SIMS |= {"sims.expert_state", "sims.wrapper"}
@@ -76,7 +77,9 @@ MAY_IMPORT = {
     # trains the traffic of a sim
     "traffic": BASE | {"fn", "utils", "run", "sims"},
     "memory_estimate": LEARN | {"policies", "engine", "learners"},
-    "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate", "sims.wrapper"},
+    "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate", "sims.wrapper", "cluster"},
+    # rollouts on several workers, beside the training loop
+    "cluster": LEARN | {"engine", "learners"},
     "deploy": BASE | {"utils"},
     "deploy.export": LEARN | {"policies", "deploy"},
     # observes the scenes of a driving simulator as the driving sims do

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from robotrl.report.compare.curves import ArmCurve, arm_class, arm_curves
 from robotrl.report.compare.scoring_table import ScoringRow, scoring_section
+from robotrl.report.compare.workers_section import ClusterRow, workers_section
 from robotrl.report.document import document
 from robotrl.report.reward_truth import RewardTruth, reward_truth_section
 from robotrl.report.text import esc, number, percent
@@ -98,6 +99,7 @@ class ComparePage:
         command: command that makes the page again.
         reward_truth: reward and truth of the runs that learn from reward sources.
         scoring: reward sources that score beside the sim.
+        workers: workers of runs on a cluster.
     """
 
     title: str
@@ -115,6 +117,7 @@ class ComparePage:
     command: str = ""
     reward_truth: Sequence[RewardTruth] = ()
     scoring: Sequence[ScoringRow] = ()
+    workers: Sequence[ClusterRow] = ()
 
 
 def render_comparison(page: ComparePage) -> str:
@@ -126,6 +129,7 @@ def render_comparison(page: ComparePage) -> str:
         _curves(page, page.returns, "Return during training", "return", False),
         reward_truth_section(page.reward_truth),
         scoring_section(page.scoring),
+        workers_section(page.workers),
         _fields(page),
         _pictures(page),
         _runs(page),

@@ -1,0 +1,1 @@
+"""Bench of training on several workers."""

@@ -1,0 +1,139 @@
+"""A connection to Ray: one that this run starts on this machine, or one to a running cluster."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from robotrl.config import ClusterCfg
+from robotrl.errors import ConfigError, RobotrlError, short
+from robotrl.utils.hardware import usable_cores
+from robotrl.utils.installation import install_line
+
+
+class RaySession:
+    """Connects to Ray; closed by `close`, which ends a Ray that was started here and leaves no files.
+
+    Args:
+        cfg: settings.
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no cluster at the address, one of another version, or one that is
+            too small.
+        RobotrlError: Ray does not start.
+    """
+
+    def __init__(self, cfg: ClusterCfg) -> None:
+        # neither usage statistics nor hints about settings of Ray's own
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # a busy machine may need longer than Ray's default to start its helpers
+        os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"cluster is {cfg.name!r} and needs the module {error.name!r}: {install_line('ray')}"
+            ) from error
+        self._folder: Path | None = None
+        self._ours = not ray.is_initialized()
+        # for errors between the start of Ray and the end of the learner that closes it
+        atexit.register(self.close)
+        try:
+            if self._ours:
+                self._connect(ray, cfg)
+            _check_capacity(ray, cfg)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, ray: Any, cfg: ClusterCfg) -> None:
+        options: dict[str, Any] = {
+            "address": cfg.address,
+            "log_to_driver": False,
+            "logging_level": logging.CRITICAL,
+            "namespace": f"robotrl-{os.getpid()}",
+        }
+        if cfg.address is None:
+            needed = cfg.workers * cfg.cpus
+            if needed > usable_cores():
+                raise ConfigError(
+                    f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each: expected {usable_cores()} or"
+                    " fewer CPUs, the cores of this machine, or cluster.address"
+                )
+            self._folder = Path(tempfile.mkdtemp(prefix="robotrl-ray-"))
+            options |= {
+                "address": "local",
+                "num_cpus": needed,
+                "num_gpus": 0,
+                "include_dashboard": False,
+                "_temp_dir": str(self._folder),
+            }
+        main = threading.current_thread() is threading.main_thread()
+        # Ray takes over SIGTERM, which a run answers by saving
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(**options)
+        except (ConnectionError, ValueError, OSError) as error:
+            if cfg.address is None:
+                raise RobotrlError(f"Ray does not start on this machine: {short(_first_line(error))}") from error
+            token = ", or RAY_AUTH_MODE=token for this one" if "AuthToken" in str(error.__cause__) else ""
+            raise ConfigError(
+                f"cluster.address is {cfg.address!r}: expected a running Ray cluster, HOST:PORT or auto{token}"
+                f" ({short(_first_line(error))})"
+            ) from error
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+            if "mismatch" in text.lower():
+                raise ConfigError(
+                    f"cluster.address is {cfg.address!r}, of another version: expected the same Ray and Python there as"
+                    f" here ({short(text, 300)})"
+                ) from error
+            raise RobotrlError(f"Ray does not answer: {short(text, 300)}") from error
+        except Exception as error:
+            # Ray has no class of its own for a node that does not come up
+            raise RobotrlError(f"Ray does not start: {short(' '.join(str(error).split()), 300)}") from error
+        finally:
+            if main:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+    def close(self) -> None:
+        """End the connection, and a Ray that was started here; may be called repeatedly."""
+        if self._ours:
+            import ray
+
+            with suppress(Exception):
+                ray.shutdown()
+            self._ours = False
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        atexit.unregister(self.close)
+
+
+def _check_capacity(ray: Any, cfg: ClusterCfg) -> None:
+    """Check that the cluster's nodes hold all workers.
+
+    Raises:
+        ConfigError: they do not; a worker does not span nodes.
+    """
+    cpus = sorted((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), reverse=True)
+    held = sum(count // cfg.cpus for count in cpus)
+    if held < cfg.workers:
+        listed = ", ".join(map(str, cpus[:8])) + (" and so on" if len(cpus) > 8 else "")
+        raise ConfigError(
+            f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each: expected {held} or fewer, or other"
+            f" cluster.cpus; the cluster's nodes have {listed} CPUs"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,131 @@
+"""The worker that runs as a Ray actor: one shard, its errors as messages, and its state with each rollout."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import traceback
+import warnings
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from robotrl.cluster.shard import CollectOrder, Shard, ShardRecipe, ShardRollout
+from robotrl.errors import RobotrlError
+from robotrl.learners.actor.process import Failed
+from robotrl.learners.collection.acting import RolloutActing
+from robotrl.run.state_tree import pack, unpack
+from robotrl.spec import HasState
+
+Packed = tuple[Any, dict[str, np.ndarray]]
+"""A state as Ray carries it: JSON values, and numpy arrays by name."""
+
+
+class WorkerIdentity(NamedTuple):
+    """What must be the same on a worker as here."""
+
+    robotrl: str
+    python: str
+    """Major and minor version."""
+    torch: str
+
+
+class WorkerStarted(NamedTuple):
+    """Answer of a worker that is ready."""
+
+    exact: bool
+    """True if its sim's state can be restored, so that another worker goes on exactly."""
+    host: str
+    pid: int
+
+
+def identity() -> WorkerIdentity:
+    """Versions in this process."""
+    return WorkerIdentity(version("robotrl"), ".".join(map(str, sys.version_info[:2])), torch.__version__)
+
+
+def packed_state(state: dict[str, Any]) -> Packed:
+    """Pack a state of tensors, arrays and JSON values."""
+    data, arrays = pack(state)
+    return data, {name: x.numpy() if isinstance(x, torch.Tensor) else x for name, x in arrays.items()}
+
+
+def unpacked_state(packed: Packed) -> dict[str, Any]:
+    """Inverse of `packed_state`; arrays are copies, because those from shared memory are read-only."""
+    data, arrays = packed
+
+    def take(kind: str, name: str) -> Any:
+        array = np.array(arrays[name])
+        if kind == "torch":
+            # an empty array may come back with strides that torch has no bytes for
+            return torch.from_numpy(array).clone(memory_format=torch.contiguous_format)
+        return array[()] if kind == "scalar" else array
+
+    return unpack(data, take)
+
+
+class RayWorker:
+    """One shard in a process of its own; see `robotrl.cluster.ray_shards` for the learner's side."""
+
+    def __init__(self) -> None:
+        self._shard: Shard | None = None
+
+    def identity(self) -> WorkerIdentity:
+        """Versions in this process, asked for before it gets anything to unpickle."""
+        return identity()
+
+    def start(self, recipe: ShardRecipe, acting: RolloutActing) -> WorkerStarted | Failed:
+        """Make the sim, for a policy that all workers get from the same place."""
+        torch.set_num_threads(recipe.torch_threads)
+        try:
+            self._shard = Shard(recipe._replace(acting=acting))
+        except Exception as error:
+            return _failed(error)
+        return WorkerStarted(isinstance(self._shard.sim, HasState), platform.node(), os.getpid())
+
+    def collect(self, order: CollectOrder) -> tuple[ShardRollout | Failed, Packed | None]:
+        """Collect a rollout; returns it, and the state after it."""
+        import ray
+
+        assert self._shard is not None
+        weights = order.weights
+        try:
+            if isinstance(weights.data, ray.ObjectRef):
+                blocks, data = ray.get([weights.blocks, weights.data])
+                order = order._replace(weights=weights._replace(blocks=blocks, data=data))
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("default")
+                found = self._shard.collect(order)
+            told = tuple(dict.fromkeys(str(one.message) for one in warned))
+            return found._replace(warned=told), packed_state(self._shard.state())
+        except Exception as error:
+            return _failed(error), None
+
+    def state(self) -> Packed:
+        """State between two rollouts."""
+        assert self._shard is not None
+        return packed_state(self._shard.state())
+
+    def load(self, packed: Packed) -> Failed | None:
+        """Restore a state."""
+        assert self._shard is not None
+        try:
+            self._shard.load(unpacked_state(packed))
+        except Exception as error:
+            return _failed(error)
+        return None
+
+    def close(self) -> None:
+        """Close the sim."""
+        if self._shard is not None:
+            self._shard.close()
+
+
+def _failed(error: Exception) -> Failed:
+    """Report an error to the learner; one that is not robotrl's with its traceback in the worker's log."""
+    if not isinstance(error, RobotrlError):
+        traceback.print_exc()
+    return Failed(type(error).__name__, str(error))

@@ -1,0 +1,225 @@
+"""Collectors of a learner's rollouts, and the factory that a run chooses them by.
+
+`ActingCollector` steps the learner's own sim. Others, e.g. those of `robotrl.cluster`, divide the envs over workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from robotrl.learners.collection.acting import EpisodesActing, RolloutActing
+from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.groups import GroupCollector, Trajectories
+from robotrl.rollout.storage import Rollout
+from robotrl.spec import Arrays, VecSim
+
+
+class RolloutCollector(Protocol):
+    """Collects the rollouts of an on-policy learner; also a `Stepper`, and a part of its state."""
+
+    remote: bool
+    """See `Stepper`."""
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        ...
+
+    @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        ...
+
+    def rollout(self, steps: int) -> Rollout:
+        """Take `steps` steps in every env with the learner's policy as it is now, or was some updates ago.
+
+        Raises:
+            NumericsError: the sim gave a reward or observation that is not finite; env, step and field are named.
+        """
+        ...
+
+    @property
+    def staleness(self) -> int:
+        """Number of updates by which the policy of the last rollout was older than the learner's."""
+        ...
+
+    def scalars(self) -> dict[str, float]:
+        """Return the scalars to log of the last rollout's collection."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """State for an exact resume."""
+        ...
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`."""
+        ...
+
+    def close(self) -> None:
+        """Close the sim."""
+        ...
+
+
+class ActingCollector(Collector):
+    """Collector that steps the learner's own sim with the learner's policy.
+
+    Args:
+        sim: the sim.
+        acting: the policy.
+        gamma: discount of each env step.
+        generator: random generator of the samples.
+    """
+
+    staleness = 0
+    """See `RolloutCollector`."""
+
+    def __init__(self, sim: VecSim, acting: RolloutActing, gamma: float, generator: torch.Generator) -> None:
+        super().__init__(sim, acting.horizon, gamma)
+        self._acting, self._generator = acting, generator
+
+    def decide(self, obs: Arrays) -> Decision:
+        """Sample chunks for the envs that are due."""
+        return self._acting.decide(obs, self._generator, self)
+
+    def rollout(self, steps: int) -> Rollout:
+        """See `RolloutCollector`."""
+        return self.collect(self.decide, steps)
+
+    def scalars(self) -> dict[str, float]:
+        """See `RolloutCollector`."""
+        return {}
+
+
+class EpisodesCollector(Protocol):
+    """Collects whole episodes in groups for a group-relative learner; also a `Stepper`, and a part of its state."""
+
+    remote: bool
+    """See `Stepper`."""
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken so far."""
+        ...
+
+    @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        ...
+
+    def episodes(self) -> Trajectories:
+        """Run one episode in each env with the learner's policy, from starts that are drawn; groups are in order.
+
+        Raises:
+            NumericsError: a reward or an observation of the sim is not finite.
+        """
+        ...
+
+    def scalars(self) -> dict[str, float]:
+        """Return the scalars to log of the last episodes' collection."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """State for a resume between two rollouts."""
+        ...
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`."""
+        ...
+
+    def close(self) -> None:
+        """Close the sim."""
+        ...
+
+
+class ActingGroups(GroupCollector):
+    """Group collector that steps the learner's own sim with the learner's policy.
+
+    Args:
+        sim: the sim.
+        acting: the policy.
+        size: group size G.
+        seed: seed of the sampling of starts.
+        generator: random generator of the samples.
+
+    Raises:
+        CapabilityError: see `GroupCollector`.
+        ConfigError: see `GroupCollector`.
+    """
+
+    def __init__(self, sim: VecSim, acting: EpisodesActing, size: int, seed: int, generator: torch.Generator) -> None:
+        super().__init__(sim, size, seed)
+        self._acting, self._generator = acting, generator
+
+    def decide(self, obs: Arrays, rows: Tensor) -> Decision:
+        """Sample chunks for envs `rows` (n,)."""
+        return self._acting.decide(obs, rows, self._generator)
+
+    def episodes(self) -> Trajectories:
+        """See `EpisodesCollector`."""
+        self._acting.begin(self.sim.num_envs, self._generator)
+        return self.collect(self.decide, self.draw())
+
+    def scalars(self) -> dict[str, float]:
+        """See `EpisodesCollector`."""
+        return {}
+
+
+class Collectors(Protocol):
+    """Factory of the collectors of a run."""
+
+    def rollouts(
+        self, sim: VecSim, acting: RolloutActing, gamma: float, seed: int, generator: torch.Generator
+    ) -> RolloutCollector:
+        """Make the collector of an on-policy learner's rollouts; its sim is reset.
+
+        Args:
+            sim: the learner's sim, which belongs to the collector from here on.
+            acting: the policy.
+            gamma: discount of each env step.
+            seed: seed of the episodes.
+            generator: the learner's random generator.
+
+        Raises:
+            RobotrlError: workers cannot be started.
+        """
+        ...
+
+    def groups(
+        self, sim: VecSim, acting: EpisodesActing, size: int, seed: int, generator: torch.Generator
+    ) -> EpisodesCollector:
+        """Make the collector of a group-relative learner's episodes; see `rollouts`.
+
+        Args:
+            sim: the learner's sim, which belongs to the collector from here on.
+            acting: the policy.
+            size: group size G.
+            seed: seed of the sampling of starts.
+            generator: the learner's random generator.
+
+        Raises:
+            CapabilityError: the sim's starts are not numbered.
+            ConfigError: the number of envs is not a multiple of the group size.
+            RobotrlError: workers cannot be started.
+        """
+        ...
+
+
+class OwnSim:
+    """Factory of collectors that step the learner's own sim."""
+
+    def rollouts(
+        self, sim: VecSim, acting: RolloutActing, gamma: float, seed: int, generator: torch.Generator
+    ) -> ActingCollector:
+        """See `Collectors`."""
+        made = ActingCollector(sim, acting, gamma, generator)
+        made.reset(seed, {"stagger": True})
+        return made
+
+    def groups(
+        self, sim: VecSim, acting: EpisodesActing, size: int, seed: int, generator: torch.Generator
+    ) -> ActingGroups:
+        """See `Collectors`."""
+        return ActingGroups(sim, acting, size, seed, generator)

@@ -1,0 +1,236 @@
+"""Ray workers: the numbers of shards in this process, whatever dies on the way. One Ray serves the whole module."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robotrl.algos.flow_grpo import FlowGrpoCfg
+from robotrl.cli.main import main
+from robotrl.cluster import ray_shards
+from robotrl.cluster.ray_shards import RayShards
+from robotrl.config import ClusterCfg
+from robotrl.errors import ConfigError, NumericsError, RobotrlError
+from tests.kits import learner_kit as kit
+from tests.kits.cluster_kit import clustered, dying, poisoned, stateless, walk
+from tests.kits.commands import PEG_PPO
+from tests.kits.learner_kit import same, snapshot
+from tests.kits.paths_kit import ROOT
+from tests.kits.refusals import raises_naming
+
+ray: Any = pytest.importorskip("ray")
+LOCAL, RAY = ClusterCfg("local", workers=2), ClusterCfg("ray", workers=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[None]:
+    """A Ray with two CPUs, which workers find instead of starting one; that of RAY_ADDRESS, where it is set."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_agent_register_timeout_ms"] = "120000"  # noqa: SIM112
+    # workers import the tests' sims
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
+    before = signal.getsignal(signal.SIGTERM)
+    here = {"address": "local", "num_cpus": 2, "num_gpus": 0, "_node_ip_address": "127.0.0.1"}
+    ray.init(**(here if "RAY_ADDRESS" not in os.environ else {}), **options)
+    signal.signal(signal.SIGTERM, before)
+    yield
+    ray.shutdown()
+
+
+def built(cluster: ClusterCfg, make_sim: Any = walk, cfg: Any = kit.PPO) -> Any:
+    return cfg.build(clustered(cluster, None, kit.GAUSSIAN, make_sim))
+
+
+def state_after(learner: Any, iterations: int) -> Any:
+    """State after some iterations; the learner is closed."""
+    try:
+        for _ in range(iterations):
+            learner.iterate()
+        return snapshot(learner.state())
+    finally:
+        learner.close()
+
+
+def runner(learner: Any) -> RayShards:
+    return learner._collector._runner
+
+
+@pytest.mark.parametrize("lead", [0, 2])
+def test_the_numbers_are_those_of_shards_in_this_process(lead: int):
+    """To the last bit, with rollouts of an older policy as well."""
+    local = state_after(built(replace(LOCAL, max_staleness=lead)), 4)
+    assert same(local, state_after(built(replace(RAY, max_staleness=lead)), 4))
+
+
+def test_episodes_of_groups_are_those_of_shards_in_this_process():
+    cfg = FlowGrpoCfg(iterations=2, group_size=4, groups=2, minibatch=16, keep_by="reward", progress="return")
+    local, remote = (cfg.build(clustered(one, kit.flow())) for one in (LOCAL, RAY))
+    assert same(state_after(local, 2), state_after(remote, 2))
+
+
+def test_a_run_goes_on_exactly_in_either():
+    whole, half = state_after(built(LOCAL), 4), state_after(built(RAY), 2)
+    for cluster in (LOCAL, RAY):
+        resumed = built(cluster)
+        resumed.load(half)
+        assert same(state_after(resumed, 2), whole)
+
+
+def test_workers_that_are_killed_at_any_moment_leave_no_trace():
+    """Killed between rollouts and during them: the numbers stay the same, and each kill costs one rollout at most."""
+    whole = state_after(built(LOCAL), 8)
+    learner, draw = built(RAY), random.Random(0)
+    try:
+        with pytest.warns(UserWarning, match=r"worker \d .* another one goes on from the state before its rollout"):
+            for _ in range(8):
+                started = draw.choice(runner(learner)._slots).started
+                assert started is not None
+                killer = subprocess.Popen(["sh", "-c", f"sleep {0.05 * draw.random():.3f}; kill -9 {started.pid}"])
+                learner.iterate()
+                killer.wait()
+        scalars = learner._collector.scalars()
+        assert scalars["cluster/restarts"] >= 7 >= scalars["cluster/lost_rollouts"] - 1
+        assert same(snapshot(learner.state()), whole)
+    finally:
+        learner.close()
+
+
+def test_a_sim_without_a_state_begins_anew_with_a_seed_of_its_own(tmp_path: Path):
+    learner = built(RAY, stateless)
+    try:
+        learner.iterate()
+        slot = runner(learner)._slots[1]
+        assert slot.started is not None and not slot.started.exact
+        before, steps = slot.recipe.seed, learner.env_steps
+        os.kill(slot.started.pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match=r"worker 1 .* with new episodes, from seed \d+"):
+            scalars = learner.iterate()
+        assert slot.recipe.seed != before and scalars["cluster/restarts"] == 1
+        assert learner.env_steps == 2 * steps
+    finally:
+        learner.close()
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_run_with_one_line(tmp_path: Path):
+    marks = tuple(tmp_path / str(number) for number in range(4))
+    learner = built(replace(RAY, restarts=1), partial(dying, marks, 5))
+    with pytest.warns(UserWarning), raises_naming(RobotrlError, "worker", "1", "cluster.restarts"):
+        try:
+            learner.iterate()
+        finally:
+            learner.close()
+    # killed as often as allowed, and once more
+    assert [mark.exists() for mark in marks] == [True, True, False, False]
+
+
+def test_a_worker_that_dies_once_within_its_rollout_costs_that_rollout(tmp_path: Path):
+    whole = state_after(built(LOCAL), 3)
+    learner = built(RAY, partial(dying, (tmp_path / "mark",), 20))
+    with pytest.warns(UserWarning, match="worker 1"):
+        assert same(state_after(learner, 3), whole)
+
+
+def test_an_error_in_a_worker_is_raised_here_with_its_envs():
+    learner = built(RAY, poisoned)
+    with raises_naming(NumericsError, "env", "5", "16", "31"):
+        try:
+            learner.iterate()
+        finally:
+            learner.close()
+
+
+def test_a_worker_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch):
+    ours = ray_shards.identity()
+    monkeypatch.setattr(ray_shards, "identity", lambda: ours._replace(python="3.9"))
+    with raises_naming(ConfigError, "worker", "python", ours.python, "3.9"):
+        built(RAY)
+
+
+def test_a_cluster_that_is_too_small_is_refused():
+    cpus = int(ray.cluster_resources()["CPU"])
+    with raises_naming(ConfigError, "cluster.workers", "8", "cluster.cpus", "1", cpus):
+        built(replace(RAY, workers=8))
+    with raises_naming(ConfigError, "cluster.workers", "2", "cluster.cpus", cpus):
+        built(replace(RAY, cpus=cpus))
+
+
+SHORT = [*PEG_PPO, "--sim.num-envs", "8", "--algo.num-steps", "16", "--algo.env-steps", "384", "--algo.minibatch", "64"]
+SHORT += ["--algo.engine", "eager", "--evaluation.episodes", "8", "--evaluation.animation", "0"]
+
+
+def scalars_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "scalars.jsonl").read_text().splitlines()]
+
+
+def test_the_same_command_trains_with_and_without_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    logged: list[list[dict[str, float]]] = []
+    for name in ("local", "ray"):
+        words = ["--cluster", name, "--cluster.workers", "2", "--run-dir", str(tmp_path / name)]
+        assert main(["train", *SHORT, *words]) == 0, capsys.readouterr().err
+        logged.append(scalars_of(tmp_path / name))
+    local, remote = logged
+    assert len(local) == len(remote) == 3
+    for ours, theirs in zip(local, remote, strict=True):
+        for key in ("rollout_reward", "value_loss", "pg_loss", "approx_kl", "std", "env_steps"):
+            assert ours[key] == theirs[key], key
+    assert {"cluster/env_steps_per_s/worker_1", "cluster/wait_s", "cluster/share_wait"} <= remote[-1].keys()
+    assert main(["compare", str(tmp_path / "ray"), "--out", str(tmp_path / "page.html")]) == 0
+    assert "Workers of" in (tmp_path / "page.html").read_text()
+
+
+def ours_running() -> list[str]:
+    """Ray processes that were started by robotrl."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = process.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if "robotrl-ray-" in line:
+            found.append(line)
+    return found
+
+
+def test_a_run_that_starts_ray_is_saved_by_ctrl_c_and_leaves_nothing_running(tmp_path: Path):
+    """The whole process group gets the signal, as from a terminal."""
+    run = tmp_path / "run"
+    words = ["--cluster", "ray", "--cluster.workers", "2", "--run-dir", str(run), "--algo.env-steps", "1000000"]
+    command = [sys.executable, "-m", "robotrl.cli", "train", *SHORT, *words, "--evaluation.episodes", "0"]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    end = time.monotonic() + 120
+    while time.monotonic() < end and process.poll() is None:
+        if (run / "scalars.jsonl").exists() and len((run / "scalars.jsonl").read_text().splitlines()) > 3:
+            break
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert process.wait() == 130, said
+    assert "is saved" in said and "Traceback" not in said and "goes on" not in said
+    assert ours_running() == []
+    assert scalars_of(run)[-1]["cluster/restarts"] == 0
+
+
+def test_no_cluster_at_the_address_is_one_line(tmp_path: Path):
+    run = tmp_path / "run"
+    words = ["--cluster", "ray", "--cluster.address", "127.0.0.1:1", "--run-dir", str(run)]
+    command = [sys.executable, "-m", "robotrl.cli", "train", *SHORT, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "cluster.address is '127.0.0.1:1'" in last and "Traceback" not in done.stderr
+    assert not run.exists()

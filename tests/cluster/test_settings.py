@@ -1,0 +1,83 @@
+"""Settings of a cluster: what is refused, by field and value, before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robotrl.algos.bc import BcCfg
+from robotrl.algos.grpo import GrpoCfg
+from robotrl.algos.ppo import PpoCfg
+from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.algos.sac import SacCfg
+from robotrl.cli.main import main
+from robotrl.cluster.ray_session import RaySession
+from robotrl.config import ActorCfg, ClusterCfg, EvalCfg, SimCfg, TrainCfg, check, from_json, to_json
+from robotrl.errors import CapabilityError, ConfigError
+from robotrl.policies.gaussian import GaussianCfg
+from robotrl.utils.hardware import usable_cores
+from tests.kits.commands import PEG_PPO
+from tests.kits.refusals import raises_naming
+
+PLAIN = TrainCfg(
+    sim=SimCfg("mujoco/peg-insert", num_envs=8), algo=PpoCfg(), policy=GaussianCfg(), evaluation=EvalCfg(episodes=0)
+)
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"cluster": ClusterCfg(workers=2)}, ("cluster.workers", "2", "'none'")),
+        ({"cluster": ClusterCfg("ray", workers=3)}, ("cluster.workers", "3", "8")),
+        ({"cluster": ClusterCfg("ray", workers=0)}, ("cluster.workers", "0")),
+        ({"cluster": ClusterCfg("ray", cpus=0)}, ("cluster.cpus", "0")),
+        ({"cluster": ClusterCfg("ray", max_staleness=-1)}, ("cluster.max_staleness", "-1")),
+        ({"cluster": ClusterCfg("ray", timeout_s=0.0)}, ("cluster.timeout_s", "0")),
+        ({"cluster": ClusterCfg("local", address="auto")}, ("cluster.address", "auto", "ray")),
+        ({"cluster": replace(ClusterCfg(), name="rey")}, ("cluster.name", "rey", "ray")),
+        ({"cluster": ClusterCfg("ray"), "actor": ActorCfg(process=True)}, ("actor.process", "ray")),
+        ({"cluster": ClusterCfg("ray"), "fsdp": True}, ("fsdp", "ray")),
+    ],
+)
+def test_settings_out_of_range_and_pairs_that_do_not_fit(changes: dict[str, Any], named: tuple[str, ...]):
+    with raises_naming(ConfigError, *named):
+        check(replace(PLAIN, **changes))
+
+
+def test_a_run_without_a_cluster_in_its_config_has_none():
+    stored = to_json(PLAIN)
+    del stored["cluster"]
+    types = {"algo": PpoCfg, "policy": GaussianCfg}
+    assert from_json(stored, types).cluster == ClusterCfg()
+    assert from_json(to_json(replace(PLAIN, cluster=ClusterCfg("ray", workers=2))), types).cluster.workers == 2
+
+
+def test_more_workers_than_cores_are_refused_before_ray_starts():
+    pytest.importorskip("ray")
+    with raises_naming(ConfigError, "cluster.workers", "cluster.address", str(usable_cores())):
+        RaySession(ClusterCfg("ray", workers=usable_cores() + 1))
+
+
+@pytest.mark.parametrize(
+    "algo, cluster, named",
+    [
+        (SacCfg(), ClusterCfg("ray"), ("SacCfg", "ray")),
+        (BcCfg(), ClusterCfg("local"), ("BcCfg", "local")),
+        (ReinFlowCfg(), ClusterCfg("ray", max_staleness=2), ("ReinFlowCfg", "cluster.max_staleness", "2", "ppo")),
+        (GrpoCfg(), ClusterCfg("ray", max_staleness=1), ("GrpoCfg", "cluster.max_staleness", "1")),
+    ],
+)
+def test_methods_that_cannot_are_refused_by_name(algo: Any, cluster: ClusterCfg, named: tuple[str, ...]):
+    with raises_naming(CapabilityError, *named):
+        check(replace(PLAIN, algo=algo, cluster=cluster))
+
+
+def test_a_refusal_is_one_line_and_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    assert main(["train", *PEG_PPO, "--cluster", "ray", "--cluster.workers", "7", "--run-dir", str(run)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert "cluster.workers is 7" in said[-1] and not any("Traceback" in line for line in said)
+    assert not run.exists()
