@@ -87,14 +87,14 @@ def test_a_sweep_that_is_stopped_and_killed_ends_with_the_table_of_one_that_is_n
 
 
 def test_halving_promotes_the_best_and_resumes_them(tmp_path, capsys):
-    content = tiny({"algo.lr": [1e-4, 1e-3, 1e-2, 3e-2]}, seeds=1, halving={"env_steps": [256], "eta": 2})
+    content = tiny({"algo.lr": [1e-4, 1e-3, 1e-2]}, seeds=1, halving={"env_steps": [256], "eta": 2})
     assert sweep(tmp_path, content) == 0
     said = capsys.readouterr().out
     rung: dict[str, float] = {}
     for path in (tmp_path / "out").glob("*/seed-0"):
         rows = [row for row in read_scalars(path / "scalars.jsonl") if row["env_steps"] <= 256]
         rung[path.parent.name] = [row["eval_return"] for row in rows if "eval_return" in row][-1]
-    best = sorted(rung, key=lambda name: -rung[name])[:2]
+    best = sorted(rung, key=lambda name: -rung[name])[:1]
     table = table_of(tmp_path / "out")
     assert {row["name"] for row in table["settings"] if row["out_at"] is None} == set(best)
     for name in rung:
@@ -109,7 +109,7 @@ def test_halving_promotes_the_best_and_resumes_them(tmp_path, capsys):
     capsys.readouterr()
     assert main(["status", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "4 runs: 2 finished, 2 stopped" or lines[-1] == "4 runs: 2 stopped, 2 finished"
+    assert sorted(lines[-1].removeprefix("3 runs: ").split(", ")) == ["1 finished", "2 stopped"]
 
 
 def test_a_failing_run_is_named_and_the_others_go_on(tmp_path, capsys):
