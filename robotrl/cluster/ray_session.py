@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from contextlib import suppress
@@ -14,9 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from robotrl.config import ClusterCfg
-from robotrl.errors import ConfigError, RobotrlError, short
+from robotrl.errors import ConfigError, RobotrlError, out_of_range, short
 from robotrl.utils.hardware import usable_cores
 from robotrl.utils.installation import install_line
+
+AUTO = "auto"
+"""Address of the cluster that this machine belongs to."""
+CONNECT_S = 10.0
+"""Time limit for a first connection to a cluster, s."""
 
 
 class RaySession:
@@ -77,6 +83,8 @@ class RaySession:
                 "include_dashboard": False,
                 "_temp_dir": str(self._folder),
             }
+        elif cfg.address != AUTO:
+            _check_reachable(cfg.address)
         main = threading.current_thread() is threading.main_thread()
         # Ray takes over SIGTERM, which a run answers by saving
         before = signal.getsignal(signal.SIGTERM)
@@ -117,6 +125,23 @@ class RaySession:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
         atexit.unregister(self.close)
+
+
+def _check_reachable(address: str) -> None:
+    """Check that somebody listens at an address; Ray itself tries for minutes.
+
+    Raises:
+        ConfigError: nobody does, or it is no address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise out_of_range("cluster.address", address, f"HOST:PORT or {AUTO}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cluster.address is {address!r}: expected a running Ray cluster, HOST:PORT or {AUTO} ({error})"
+        ) from error
 
 
 def _check_capacity(ray: Any, cfg: ClusterCfg) -> None:

@@ -169,7 +169,16 @@ def test_a_cluster_that_is_too_small_is_refused():
 
 
 SHORT = [*PEG_PPO, "--sim.num-envs", "8", "--algo.num-steps", "16", "--algo.env-steps", "384", "--algo.minibatch", "64"]
-SHORT += ["--algo.engine", "eager", "--evaluation.episodes", "8", "--evaluation.animation", "0"]
+SHORT += [
+    "--algo.critic-warmup-env-steps",
+    "0",
+    "--algo.engine",
+    "eager",
+    "--evaluation.episodes",
+    "8",
+    "--evaluation.animation",
+    "0",
+]
 
 
 def scalars_of(run: Path) -> list[dict[str, float]]:
@@ -223,14 +232,3 @@ def test_a_run_that_starts_ray_is_saved_by_ctrl_c_and_leaves_nothing_running(tmp
     assert "is saved" in said and "Traceback" not in said and "goes on" not in said
     assert ours_running() == []
     assert scalars_of(run)[-1]["cluster/restarts"] == 0
-
-
-def test_no_cluster_at_the_address_is_one_line(tmp_path: Path):
-    run = tmp_path / "run"
-    words = ["--cluster", "ray", "--cluster.address", "127.0.0.1:1", "--run-dir", str(run)]
-    command = [sys.executable, "-m", "robotrl.cli", "train", *SHORT, *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert "cluster.address is '127.0.0.1:1'" in last and "Traceback" not in done.stderr
-    assert not run.exists()

@@ -81,3 +81,18 @@ def test_a_refusal_is_one_line_and_leaves_no_run(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().err.strip().splitlines()
     assert "cluster.workers is 7" in said[-1] and not any("Traceback" in line for line in said)
     assert not run.exists()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "head", "127.0.0.1:99999999", ":6379"])
+def test_no_cluster_at_the_address_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, address: str
+):
+    ray = pytest.importorskip("ray")
+    # another test's Ray would serve
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    run = tmp_path / "run"
+    words = ["--cluster", "ray", "--cluster.address", address, "--run-dir", str(run)]
+    assert main(["train", *PEG_PPO, "--evaluation.episodes", "0", *words]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"cluster.address is {address!r}" in last and "auto" in last
+    assert not run.exists()
