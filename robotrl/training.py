@@ -438,7 +438,7 @@ def _make_shard_sim(cfg: TrainCfg[Any, Any], answers: str, number: int, seed: in
         number: number of the shard.
         seed: seeds the sim.
     """
-    options = configs.options_of(cfg.sim)
+    options: Any = configs.options_of(cfg.sim)
     if any(one.name == "threads" and not vars(options)["threads"] for one in fields(options)):
         options = replace(options, threads=cfg.cluster.cpus)
     sim = replace(cfg.sim, num_envs=cfg.sim.num_envs // cfg.cluster.workers, options=options)

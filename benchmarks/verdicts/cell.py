@@ -22,7 +22,7 @@ from robotrl.registry import make_sim
 from robotrl.rollout.demos import collect_demos
 from robotrl.rollout.evaluate import ExpertActor, evaluate
 from robotrl.run.policy_checkpoint import load_policy
-from robotrl.spec import HasExpert
+from robotrl.spec import HasExpert, VecSim
 from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
 
@@ -59,7 +59,7 @@ def run_cell(task: str, seed: int, out: Path, starts: int = STARTS, pairs: int =
         "expert": float(expert.mean()),
         "starts": starts,
         "pairs": pairs,
-        "kinds": {kind: judged(kind, (clone, again, expert), pairs, rng) for kind in KINDS},
+        "kinds": {kind: verdicts_on(kind, (clone, again, expert), pairs, rng) for kind in KINDS},
     }
 
 
@@ -78,15 +78,24 @@ def driven(name: str, seed: int, out: Path, starts: int) -> tuple[Outcomes, Outc
     train(base_cfg(METHODS[METHOD], task, seed, demos.path), out / "base")
     policy = load_policy(out / "base", "latest")
     sim = make_sim(task.sim, num_envs=min(64, starts), seed=seed)
-    if not isinstance(sim, HasExpert):
-        raise CapabilityError(f"sim {task.sim!r} lacks HasExpert: no differences can be planted")
     rows = [evaluate(policy, sim, episodes=starts, seed=noise) for noise in (seed, seed + 1)]
-    rows.append(evaluate(ExpertActor(sim.make_expert(seed=seed)), sim, episodes=starts, seed=seed))
+    rows.append(evaluate(expert_in(sim, task.sim, seed), sim, episodes=starts, seed=seed))
     clone, again, expert = (row.success.astype(np.float64) for row in rows)
     return clone, again, expert
 
 
-def judged(
+def expert_in(sim: VecSim, name: str, seed: int) -> ExpertActor:
+    """The sim's scripted expert as an actor.
+
+    Raises:
+        CapabilityError: it has none.
+    """
+    if not isinstance(sim, HasExpert):
+        raise CapabilityError(f"sim {name!r} lacks HasExpert: no differences can be planted")
+    return ExpertActor(sim.make_expert(seed=seed))
+
+
+def verdicts_on(
     kind: str, outcomes: tuple[Outcomes, Outcomes, Outcomes], pairs: int, rng: np.random.Generator
 ) -> dict[str, Any]:
     """Verdicts on planted pairs of one kind."""

@@ -36,6 +36,8 @@ from robotrl.deploy.servo.records import event, most_lateness, tick_to_record
 from robotrl.deploy.servo.reflex import RiskGuard
 from robotrl.deploy.servo.settings import IDLE_TIMEOUT_S, RESET_TIMEOUT_S, SUPERVISOR_TIMEOUT_S, ServoCfg
 
+_NOT_SEEN: tuple[int, float] | None = (0, float("nan"))
+"""Element that is away from the start pose, and its value, before the robot was measured."""
 _FIRST_DEADLINE_NS = 5_000_000
 _IDLE_NS = 2_000_000
 _HEARTBEAT_NS = 100_000_000
@@ -260,7 +262,7 @@ class ServoLoop:
         """
         if not self._moves_to_start:
             return
-        self._starting, self._away = True, (0, float("nan"))
+        self._starting, self._away = True, _NOT_SEEN
         self._start = self.clock.now_ns() + _FIRST_DEADLINE_NS
         self._steps()
         self._starting = False

@@ -138,9 +138,9 @@ class ShardedCollector:
         Raises:
             RobotrlError: they are not the expected ones.
         """
-        decided: NDArray[np.int64] = part.rollout.record.pop(VERSION)
+        decided: NDArray[np.int64] = np.asarray(part.rollout.record.pop(VERSION))
         if isinstance(part.rollout, Rollout):
-            decided = decided[part.rollout.valid]
+            decided = decided[np.asarray(part.rollout.valid)]
         if part.version != version or decided.max() > version or decided.min() < self._last:
             raise RobotrlError(
                 f"worker {shard} sent decisions of versions {decided.min()} to {decided.max()}, of a rollout of version"

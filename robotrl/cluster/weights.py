@@ -115,7 +115,7 @@ def write_into(network: nn.Module, data: Bytes) -> None:
 def digest_of(layout: str, data: Bytes) -> str:
     """Hash of a vector and its layout."""
     found = hashlib.sha256(layout.encode())
-    found.update(memoryview(data))
+    found.update(np.ascontiguousarray(data).data)
     return found.hexdigest()
 
 

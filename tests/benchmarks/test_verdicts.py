@@ -18,7 +18,7 @@ def outcomes(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarr
 def test_planted_pairs_have_the_difference_that_is_planted() -> None:
     rng = np.random.default_rng(0)
     rows = outcomes(rng)
-    same, better, worse = (cell.judged(kind, rows, 100, rng) for kind in bench.KINDS)
+    same, better, worse = (cell.verdicts_on(kind, rows, 100, rng) for kind in bench.KINDS)
     # a tenth of the starts differs: 0.2 of them are drawn anew, half of these with the same outcome
     assert same["differing"] == pytest.approx(0.1, abs=0.02)
     # a fifth of the starts is the expert's, of which half differ
@@ -33,7 +33,7 @@ def test_planted_pairs_have_the_difference_that_is_planted() -> None:
 def test_an_expert_that_is_hardly_better_plants_nothing() -> None:
     ones = np.ones(64)
     with pytest.raises(ValueError, match="the expert is better by 0 points"):
-        cell.judged("better", (ones, ones, ones), 1, np.random.default_rng(0))
+        cell.verdicts_on("better", (ones, ones, ones), 1, np.random.default_rng(0))
 
 
 def record(task: str, seed: int, false: float) -> dict:

@@ -133,11 +133,11 @@ def _judge(sides: Sequence[Side], settings: JudgeSettings, vec: VecSim, name: st
     while True:
         done = sum(len(first[0][0].ids) for first in rounds)
         ids = order[done : done + settings.num_envs]
-        told = f"starts {done + 1} to {done + len(ids)} of at most {len(order)}"
+        progress = f"starts {done + 1} to {done + len(ids)} of at most {len(order)}"
         rounds.append(
             [
                 [
-                    evaluate(actor, vec, ids=ids, seed=settings.seed, description=f"{path}, {told}")
+                    evaluate(actor, vec, ids=ids, seed=settings.seed, description=f"{path}, {progress}")
                     for path, actor in row
                 ]
                 for row in actors
@@ -166,7 +166,8 @@ def combined(outcomes: Sequence[Outcome]) -> Outcome:
     """Outcome against all other sides: "better" only if it is better than each; else the first that is decided."""
     if all(outcome == "better" for outcome in outcomes):
         return "better"
-    return next((outcome for outcome in outcomes if outcome in ("worse", "not better")), "open")
+    decided: list[Outcome] = [outcome for outcome in outcomes if outcome not in ("better", "open")]
+    return decided[0] if decided else "open"
 
 
 def contrast(candidate: SideOutcomes, other: SideOutcomes, score: Score, test: PairedTest) -> Contrast:

@@ -71,8 +71,10 @@ def decide(differences: NDArray[np.float64], test: PairedTest) -> PairedDecision
         "worse": (log_capital(-d, test.detect), test.alpha),
         "not better": (log_capital(test.detect - d, test.detect), test.beta),
     }
-    reached = {name: _first(capital >= -math.log(level)) for name, (capital, level) in evidence.items()}
-    outcome: Outcome = min(reached, key=lambda name: reached[name])
+    reached: dict[Outcome, int] = {
+        name: _first(capital >= -math.log(level)) for name, (capital, level) in evidence.items()
+    }
+    outcome = min(reached, key=reached.__getitem__)
     starts = reached[outcome]
     if starts > len(d):
         outcome, starts = "open", len(d)
