@@ -55,7 +55,7 @@ def collector(cfg: ClusterCfg) -> ShardedRollouts:
     to_unit = bounds_to_unit(ACTION, sim.action_spec.low, sim.action_spec.high)
     outputs = inverse(to_unit), Clip(ACTION, sim.action_spec.low, sim.action_spec.high)
     torch.manual_seed(0)
-    policy = GaussianCfg().build(sim.observation_spec, sim.action_spec, TransformGroup((), outputs))
+    policy = GaussianCfg(horizon=1).build(sim.observation_spec, sim.action_spec, TransformGroup((), outputs))
     settings = PpoCfg()
     acting = DensityActing(policy, contexts_of(policy, settings.bptt_steps, sim.num_envs), settings, CPU)
     collectors = ClusterCollectors(cfg, shard_sim, 1, CPU)

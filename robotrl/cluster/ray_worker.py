@@ -99,8 +99,8 @@ class RayWorker:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("default")
                 found = self._shard.collect(order)
-            reported = tuple(dict.fromkeys(str(one.message) for one in warned))
-            return found._replace(warned=reported), packed_state(self._shard.state())
+            messages = tuple(dict.fromkeys(str(one.message) for one in warned))
+            return found._replace(warned=messages), packed_state(self._shard.state())
         except Exception as error:
             return _failed(error), None
 
