@@ -10,6 +10,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ AUTO = "auto"
 """Address of the cluster that this machine belongs to."""
 CONNECT_S = 10.0
 """Time limit for a first connection to a cluster, s."""
+
+TIMED_OUT = "timed out during startup"
+"""Part of Ray's error where its helpers were not up in time."""
 
 
 class RaySession:
@@ -89,7 +93,7 @@ class RaySession:
         # Ray takes over SIGTERM, which a run answers by saving
         before = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(**options)
+            _start(ray, options, cfg)
         except (ConnectionError, ValueError, OSError) as error:
             if cfg.address is None:
                 raise RobotrlError(f"Ray does not start on this machine: {short(_first_line(error))}") from error
@@ -125,6 +129,20 @@ class RaySession:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
         atexit.unregister(self.close)
+
+
+def _start(ray: Any, options: dict[str, Any], cfg: ClusterCfg) -> None:
+    """Connect, or start Ray. On a busy machine its helpers may need longer than the 30 s that it waits: try again."""
+    began = time.monotonic()
+    while True:
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:
+            left = cfg.start_timeout_s - (time.monotonic() - began)
+            if cfg.address is not None or left <= 0 or TIMED_OUT not in str(error):
+                raise
+            ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:

@@ -220,7 +220,7 @@ def test_a_run_that_starts_ray_is_saved_by_ctrl_c_and_leaves_nothing_running(tmp
     words = ["--cluster", "ray", "--cluster.workers", "2", "--run-dir", str(run), "--algo.env-steps", "1000000"]
     command = [sys.executable, "-m", "robotrl.cli", "train", *SHORT, *words, "--evaluation.episodes", "0"]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 240
     while time.monotonic() < end and process.poll() is None:
         if (run / "scalars.jsonl").exists() and len((run / "scalars.jsonl").read_text().splitlines()) > 3:
             break
