@@ -43,7 +43,7 @@ COMMANDS = {
     "eval": CommandRow("eval", "success of a run, checkpoint or bundle on numbered starts"),
     "view": CommandRow("view", "look at episodes in the browser, or write them as a page or a moving picture"),
     "video": CommandRow("video", "write episodes on held-out starts as a gif or an mp4"),
-    "compare": CommandRow("compare", "compare runs over seeds: curves, scores, differences in config"),
+    "compare": CommandRow("compare", "compare runs over seeds, or judge whether one policy is better than another"),
     "export": CommandRow("export", "turn a run into a bundle that needs no torch, and prove that it acts the same"),
     "import": CommandRow("import_policy", "read a published vision-language-action policy strictly, and store it"),
     "inspect": CommandRow("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),

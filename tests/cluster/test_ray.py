@@ -42,13 +42,25 @@ def session() -> Iterator[None]:
     os.environ["RAY_agent_register_timeout_ms"] = "120000"  # noqa: SIM112
     # workers import the tests' sims
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    connect()
+    yield
+    ray.shutdown()
+
+
+def connect() -> None:
     options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
     before = signal.getsignal(signal.SIGTERM)
     here = {"address": "local", "num_cpus": 2, "num_gpus": 0, "_node_ip_address": "127.0.0.1"}
     ray.init(**(here if "RAY_ADDRESS" not in os.environ else {}), **options)
     signal.signal(signal.SIGTERM, before)
-    yield
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """No Ray but the one that the test's own run starts: a second one on a small machine is not up in time."""
     ray.shutdown()
+    yield
+    connect()
 
 
 def built(cluster: ClusterCfg, make_sim: Any = walk, cfg: Any = kit.PPO) -> Any:
@@ -214,12 +226,17 @@ def ours_running() -> list[str]:
     return found
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_run_that_starts_ray_is_saved_by_ctrl_c_and_leaves_nothing_running(tmp_path: Path):
     """The whole process group gets the signal, as from a terminal."""
     run = tmp_path / "run"
     words = ["--cluster", "ray", "--cluster.workers", "2", "--run-dir", str(run), "--algo.env-steps", "1000000"]
     command = [sys.executable, "-m", "robotrl.cli", "train", *SHORT, *words, "--evaluation.episodes", "0"]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    # a run of its own: nothing of the session that these tests share
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    process = subprocess.Popen(
+        command, start_new_session=True, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own
+    )
     end = time.monotonic() + 240
     while time.monotonic() < end and process.poll() is None:
         if (run / "scalars.jsonl").exists() and len((run / "scalars.jsonl").read_text().splitlines()) > 3:
