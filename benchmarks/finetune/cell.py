@@ -17,7 +17,7 @@ from robotrl.cli.commands.train import config_of
 from robotrl.config import EvalCfg, SimCfg, TrainCfg, changed_options
 from robotrl.errors import unknown
 from robotrl.fn.stats import Interval
-from robotrl.rollout.demos import collect_demos
+from robotrl.rollout.demos import DemoReport, collect_demos
 from robotrl.run.logs import read_scalars
 from robotrl.training import train
 from robotrl.utils.files import dump_json, replace_file
@@ -58,15 +58,7 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
         episodes: held-out starts of the final evaluation.
     """
     began = time.perf_counter()
-    demos = collect_demos(
-        task.sim,
-        out / "demos",
-        episodes=task.demos,
-        noise=task.noise,
-        episode_noise=task.episode_noise,
-        seed=seed,
-        sim_options=dict(task.options),
-    )
+    demos = demos_of(task, seed, out)
     base: Interval | None = None
     if method.base is not None:
         train(base_cfg(method, task, seed, demos.path), out / "base")
@@ -87,6 +79,19 @@ def run_cell(method: Method, task: Task, seed: int, out: Path, episodes: int = E
         "peak_memory_mib": memory.mib,
         "wall_s": time.perf_counter() - began,
     }
+
+
+def demos_of(task: Task, seed: int, out: Path) -> DemoReport:
+    """Record the demonstrations of a task in `out/demos`."""
+    return collect_demos(
+        task.sim,
+        out / "demos",
+        episodes=task.demos,
+        noise=task.noise,
+        episode_noise=task.episode_noise,
+        seed=seed,
+        sim_options=dict(task.options),
+    )
 
 
 def base_cfg(method: Method, task: Task, seed: int, dataset: Path) -> TrainCfg[Any, Any]:

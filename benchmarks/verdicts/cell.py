@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.finetune.bench import METHODS, TASKS
-from benchmarks.finetune.cell import base_cfg
+from benchmarks.finetune.cell import base_cfg, demos_of
 from benchmarks.verdicts.bench import KINDS, OUTCOMES, POINTS
 from robotrl.api.judging.judge import MOST_OF_PLAN
 from robotrl.errors import CapabilityError, unknown
 from robotrl.fn.evidence.sequential import PairedTest, decide, fixed_plan
 from robotrl.registry import make_sim
-from robotrl.rollout.demos import collect_demos
 from robotrl.rollout.evaluate import ExpertActor, evaluate
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasExpert, VecSim
@@ -66,15 +65,7 @@ def run_cell(task: str, seed: int, out: Path, starts: int = STARTS, pairs: int =
 def driven(name: str, seed: int, out: Path, starts: int) -> tuple[Outcomes, Outcomes, Outcomes]:
     """Success (starts,) of the clone, of the clone with other noise, and of the expert, on the same starts."""
     task = TASKS[name]
-    demos = collect_demos(
-        task.sim,
-        out / "demos",
-        episodes=task.demos,
-        noise=task.noise,
-        episode_noise=task.episode_noise,
-        seed=seed,
-        sim_options=dict(task.options),
-    )
+    demos = demos_of(task, seed, out)
     train(base_cfg(METHODS[METHOD], task, seed, demos.path), out / "base")
     policy = load_policy(out / "base", "latest")
     sim = make_sim(task.sim, num_envs=min(64, starts), seed=seed)
@@ -134,7 +125,7 @@ def verdicts_on(
 
 
 def looked_at_early(apart: Outcomes) -> bool:
-    """Whether an ordinary one-sided test of the mean difference at 5 % says "better" at one of its looks."""
+    """True if an ordinary one-sided test of the mean difference at 5 % says "better" at one of its looks."""
     n = np.arange(1, len(apart) + 1)
     mean = np.cumsum(apart) / n
     deviation = np.sqrt(np.maximum(np.cumsum(apart**2) / n - mean**2, 1e-12) / n)

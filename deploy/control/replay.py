@@ -228,7 +228,7 @@ def _verdict(
 
 
 def _observed(chain: SafetyChain, gate: Mapping[str, Spec], record: dict[str, Any]) -> Reason:
-    """What the servo found of a tick's observation."""
+    """Findings of the servo about a tick's observation."""
     frames, obs = frames_of(record), observation_of(record)
     if any(frame["number"] == NO_FRAME.number for frame in frames.values()):
         # without a frame of each camera, nothing else was looked at

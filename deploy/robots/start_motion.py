@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 StartedBy = Literal["servo", "driver", "simulation"]
-"""What brings a robot to the start of an episode: the servo, by commands that pass its safety chain; the driver, by a
+"""Mover of a robot to the start of an episode: the servo, by commands that pass its safety chain; the driver, by a
 motion of its own that the chain does not see; a simulation, which moves nothing real."""
 
 
@@ -48,7 +48,7 @@ class IsSimulated(Protocol):
 
 
 def started_by(robot: object) -> StartedBy:
-    """What brings a robot to its starts."""
+    """Mover of a robot to its starts."""
     if isinstance(robot, StartsByCommands):
         return "servo"
     return "simulation" if isinstance(robot, IsSimulated) else "driver"

@@ -25,7 +25,7 @@ Packed = tuple[Any, dict[str, np.ndarray]]
 
 
 class WorkerIdentity(NamedTuple):
-    """What must be the same on a worker as here."""
+    """Versions that must be the same on a worker as here."""
 
     robotrl: str
     python: str

@@ -14,7 +14,7 @@ from robotrl.utils.files import dump_json, read_json, replace_file
 NAME = "session.json"
 SCHEMA_VERSION = 1
 SessionEnd = Literal["", "finished", "stopped", "failed"]
-"""How a session ended; "" while it goes on, and after a kill."""
+"""End of a session; "" while it goes on, and after a kill."""
 
 
 class SessionRecord(NamedTuple):
