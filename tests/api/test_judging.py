@@ -31,7 +31,7 @@ def _walk(monkeypatch):
     monkeypatch.setitem(SIMS._rows, SIM, "tests.kits.walk_sim:make")
 
 
-def walker(path: Path, step_m: float) -> Path:
+def walker(path: Path, step_m: float, **options: int) -> Path:
     """A run whose policy walks `step_m` in each step.
 
     Of the five kinds of starts, at -1, -0.5, 0, 0.5 and 1 m, those succeed that have less than six steps to 2 m.
@@ -42,7 +42,7 @@ def walker(path: Path, step_m: float) -> Path:
         for weight in policy.net.parameters():
             weight.zero_()
         list(policy.net.parameters())[-1].fill_(step_m)
-    with Run.create(path, {"sim": {"name": SIM, "options": {}}}, seed=0, command=["x"]) as run:
+    with Run.create(path, {"sim": {"name": SIM, "options": options}}, seed=0, command=["x"]) as run:
         run.save({"policy": policy_tree(policy)}, step=1, score=0.0)
     return path
 
@@ -164,3 +164,13 @@ def test_the_page_says_what_the_terminal_says(walkers, tmp_path):
     assert text.count('<svg class="chart') == 2 and text.count('<g class="arm arm1">') == 2
     assert "only the candidate succeeds" in text and "candidate less control: +100.0 points of success" in text
     assert f"robotrl compare {walkers['20']}" in text
+
+
+def test_a_policy_that_was_trained_otherwise_is_named(walkers, tmp_path):
+    walkers["long"] = walker(tmp_path / "long", 0.2, limit=9)
+    with pytest.warns(
+        UserWarning, match="long was trained with other options of the sim than it is judged with: limit"
+    ):
+        verdict(walkers, "0", "long", starts=10)
+    with pytest.warns(UserWarning, match="0 was trained with other options of the sim"):
+        verdict(walkers, "0", "20", starts=10, options={"limit": 9})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.api.evaluation import actor_of, make_sim_of, sim_of
-from robotrl.api.judging.sides import Side, check_pairs
+from robotrl.api.judging.sides import Side, check_pairs, notes_on_training
 from robotrl.api.verdict import Score, rule_words, score_of
 from robotrl.errors import CapabilityError, out_of_range
 from robotrl.fn.evidence.sequential import Outcome, PairedDecision, PairedTest, decide, fixed_plan, interval
@@ -111,7 +112,10 @@ def judge(baseline: Side, candidate: Side, settings: JudgeSettings, control: Sid
     others = [baseline] if control is None else [baseline, control]
     for other in others:
         check_pairs(other, candidate)
-    name, _ = sim_of(baseline.policies[0], settings.sim)
+    name, had = sim_of(baseline.policies[0], settings.sim)
+    sides = [baseline, candidate, *others[1:]]
+    for note in notes_on_training(name, {**had, **(settings.options or {})}, sides):
+        warnings.warn(note, stacklevel=2)
     vec = make_sim_of(
         baseline.policies[0],
         settings.sim,
@@ -121,7 +125,7 @@ def judge(baseline: Side, candidate: Side, settings: JudgeSettings, control: Sid
         device=settings.device,
     )
     try:
-        return _judge([baseline, candidate, *others[1:]], settings, vec, name)
+        return _judge(sides, settings, vec, name)
     finally:
         vec.close()
 
