@@ -27,8 +27,8 @@ TASK = TASKS["push"]
 METHOD = METHODS["dsrl"]
 ENV_STEPS, EPISODES = 100_000, 256
 VIEW, EVERY = "flat_front", 2
-FAR, _, AT_GOAL = TOPICS[0].classes
-GOOD, BAD = AT_GOAL.test, FAR.test
+FAR, _, BESIDE, ASKEW, AT_GOAL = TOPICS[0].classes
+GOOD, BAD = AT_GOAL.test, (*FAR.test, *BESIDE.test, *ASKEW.test)
 """Sentences that the model was not trained on."""
 CLIP_FLAGS = ("--frames", "12000", "--updates", "2000")
 """Of the command that trains the model: distances on a table are told sooner than dangers on a road."""

@@ -262,6 +262,18 @@ def shown_dt_s(sim: VecSim) -> float:
 
 
 @runtime_checkable
+class HasSuccessHold(Protocol):
+    """Episodes can go on for a while after a success, so that scenes of success are seen.
+
+    A sim ends an episode in the step of its success, and shows the first scene of the next one after it.
+    """
+
+    success_hold_steps: int
+    """Number of control steps for which an episode goes on after its first success, 0 or more; 0, the default, ends it
+    at once. A setting, not part of the state."""
+
+
+@runtime_checkable
 class HasReasons(Protocol):
     """The sim explains why it lacks optional capabilities."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from robotrl.errors import CapabilityError, check_at_least, unknown
-from robotrl.spec import HasCamera, HasExpert, HasScenarios, HasStateIds, Split, VecSim
+from robotrl.spec import HasCamera, HasExpert, HasScenarios, HasStateIds, HasSuccessHold, Split, VecSim
 from robotrl.spec.captions import HasCaptions
 
 EXPERT_NOISE = 0.3
 """Standard deviation of the expert's action noise."""
 HELD = (5, 30)
 """Number of steps for which an env that acts at random keeps its action."""
+SUCCESS_HOLD = 30
+"""Number of steps for which an episode goes on after a success, so that success is seen."""
 QUEUED = 1024
 """Number of starts that are queued at a time."""
 COMMON = 2
@@ -64,6 +67,20 @@ def check_captions(sim: VecSim, camera: str) -> None:
         raise unknown("camera", camera, sim.cameras)
 
 
+@contextmanager
+def _seeing_success(sim: VecSim) -> Iterator[None]:
+    """Episodes of the sim go on for a while after a success, where it can do that."""
+    if not isinstance(sim, HasSuccessHold):
+        yield
+        return
+    before = sim.success_hold_steps
+    sim.success_hold_steps = SUCCESS_HOLD
+    try:
+        yield
+    finally:
+        sim.success_hold_steps = before
+
+
 def record_scenes(
     sim: VecSim,
     camera: str,
@@ -79,7 +96,8 @@ def record_scenes(
     """Record frames from episodes of the sim's noisy expert, and of random actions, so that things go wrong.
 
     Scenes of which another class of the first topic than its first one is true (a collision is near) are rare: all of
-    them are taken, and about as many others.
+    them are taken, and about as many others. Where the sim can (`HasSuccessHold`), episodes go on for a while after a
+    success: a sim that ends them at once never shows the scene that its captions call reached.
 
     Args:
         sim: a sim with captions, a camera, an expert and numbered starts; it is reset.
@@ -98,6 +116,21 @@ def record_scenes(
     """
     check_at_least("frames", frames, 1)
     check_captions(sim, camera)
+    with _seeing_success(sim):
+        return _record(sim, camera, pixels, frames, seed, split, every, progress, label_actions)
+
+
+def _record(
+    sim: VecSim,
+    camera: str,
+    pixels: int,
+    frames: int,
+    seed: int,
+    split: Split,
+    every: int,
+    progress: Callable[[int], None] | None,
+    label_actions: ActionLabels | None,
+) -> CaptionedFrames:
     assert isinstance(sim, HasCaptions) and isinstance(sim, HasCamera)
     assert isinstance(sim, HasExpert) and isinstance(sim, HasStateIds)
     n, rng = sim.num_envs, np.random.default_rng(seed)

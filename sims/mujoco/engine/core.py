@@ -81,6 +81,9 @@ class MujocoCore:
         """Observation specs of the task, and of the images added by `see`."""
         self._images: Images | None = None
         self.dtype = np.dtype(task.action_spec.dtype)
+        self.success_hold_steps = 0
+        """See `robotrl.spec.HasSuccessHold`."""
+        self._held: NDArray[np.int64] = np.zeros(num_envs, np.int64)
         # buffers that `step` returns and overwrites
         self.reward: Real = np.zeros(num_envs, self.dtype)
         self.terminated, self.truncated, self.success = (np.zeros(num_envs, bool) for _ in range(3))
@@ -156,7 +159,7 @@ class MujocoCore:
         if task.survival:
             np.copyto(self.terminated, outcome.failure)
         else:
-            np.logical_or(outcome.success, outcome.failure, out=self.terminated)
+            np.logical_or(self._succeeded(outcome.success), outcome.failure, out=self.terminated)
         np.greater(timed_out, self.terminated, out=self.truncated)
         np.copyto(self.success, self.truncated if task.survival else outcome.success)
         np.copyto(self.state_id, self.state_ids)
@@ -176,6 +179,13 @@ class MujocoCore:
             self.success,
             self.state_id,
         )
+
+    def _succeeded(self, success: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Envs (N,) whose episodes end by success, given those at a success now."""
+        if self.success_hold_steps == 0:
+            return success
+        self._held[success | (self._held > 0)] += 1
+        return self._held > self.success_hold_steps
 
     def _advance(self, actions: Real, started: NDArray[np.bool_]) -> None:
         """Command the actions (N, A) and advance the physics by a control step; `started` (N,) begin their episode."""
@@ -207,6 +217,7 @@ class MujocoCore:
     def _start(self, env_ids: Ids) -> None:
         ids, plans = self._starts.take(len(env_ids))
         self.steps[env_ids] = 0
+        self._held[env_ids] = 0
         self.state_ids[env_ids] = ids
         self._parameters.draw(env_ids, ids)
         self.task.start(env_ids, plans)

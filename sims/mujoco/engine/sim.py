@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from robotrl.errors import check_at_least
 from robotrl.sims.core_sim import CoreExpert, CoreSim, State, TensorExpert
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.render.cameras import Cameras, Renderer
@@ -59,6 +60,16 @@ class MujocoSim(CoreSim[MujocoCore]):
     def limit_steps(self) -> int:
         """Time limit of an episode, control steps (`robotrl.spec.HasTimeLimit`)."""
         return self.core.task.limit_steps
+
+    @property
+    def success_hold_steps(self) -> int:
+        """Number of control steps of an episode after its first success (`robotrl.spec.HasSuccessHold`)."""
+        return self.core.success_hold_steps
+
+    @success_hold_steps.setter
+    def success_hold_steps(self, steps: int) -> None:
+        check_at_least("success_hold_steps", steps, 0)
+        self.core.success_hold_steps = steps
 
     def elapsed_steps(self) -> Tensor:
         """Steps (N,) int64 of each running episode."""

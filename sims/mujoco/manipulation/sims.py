@@ -146,7 +146,9 @@ class PushSim(ExpertSim):
         """(N, topics) which caption of each topic is true of the present scene."""
         task = self.core.task
         assert isinstance(task, Push)
-        return push_captions.classes_of(task.block.pos_w, task.goal_pos_w, task.obstacle_pos_w, task.hand.pos_w)
+        return push_captions.classes_of(
+            task.block.pos_w, task.goal_pos_w, task.obstacle_pos_w, task.hand.pos_w, task.turn
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

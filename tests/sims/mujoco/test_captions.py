@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from robotrl.errors import ConfigError
 from robotrl.fn.text.words import words_in
 from robotrl.registry import make_sim
 from robotrl.sims.mujoco.manipulation import push_captions
 from robotrl.sims.mujoco.tabletop import captions as tabletop_captions
 from robotrl.sims.mujoco.tabletop.language import MATS, MOVABLES
 from robotrl.sims.mujoco.tabletop.layout import AWAY_M, HALF_M
-from robotrl.spec import HasCamera
+from robotrl.spec import HasCamera, HasSuccessHold
 from robotrl.spec.captions import UNCLEAR, HasCaptions
+from tests.kits.refusals import raises_naming
 
 
 @pytest.mark.parametrize("topics", [push_captions.TOPICS, tabletop_captions.TOPICS], ids=["push", "tabletop"])
@@ -35,8 +37,25 @@ def test_push_by_hand() -> None:
     goal = np.array([[0.5, 0.2, 0.0]] * 4)
     post = np.array([[0.5, 0.0, 0.0], [0.5, 0.09, 0.0], [0.5, 0.0, 0.0], [0.5, 0.0, 0.0]])
     tip = block + np.array([[0.0, -0.036, -0.01], [0.0, -0.1, 0.0], [0.0, -0.07, 0.0], [0.0, -0.07, 0.0]])
-    found = push_captions.classes_of(block, goal, post, tip)
-    assert found.tolist() == [[0, 0, 0], [1, 1, 1], [2, UNCLEAR, 2], [UNCLEAR] * 3]
+    found = push_captions.classes_of(block, goal, post, tip, np.zeros(4))
+    assert found.tolist() == [[0, 0, 0], [1, 1, 1], [4, UNCLEAR, 2], [UNCLEAR] * 3]
+
+
+def test_the_last_centimeters_of_push_by_hand() -> None:
+    # off by 3 cm, 1.7 cm, 1 cm; on the goal but turned by 0.3 rad, 0.2 rad, -0.1 rad
+    block = np.array([[0.5, 0.2 - off, 0.025] for off in (0.03, 0.017, 0.01, 0.01, 0.01, 0.01)])
+    goal = np.array([[0.5, 0.2, 0.0]] * 6)
+    turn = np.array([0.0, 0.0, 0.0, 0.3, 0.2, -0.1])
+    found = push_captions.classes_of(block, goal, goal - 1, block + 1, turn)
+    names = [one.name for one in push_captions.TOPICS[0].classes]
+    assert [names[c] if c != UNCLEAR else None for c in found[:, 0]] == [
+        "beside",
+        None,
+        "at-goal",
+        "askew",
+        None,
+        "at-goal",
+    ]
 
 
 def test_tabletop_by_hand() -> None:
@@ -73,4 +92,26 @@ def test_the_expert_makes_every_kind_of_caption_true(name: str, topic: str) -> N
         seen |= set(classes[:, column].tolist())
         step = sim.step(expert.act(started))
         started = step.terminated | step.truncated
-    assert seen >= ({0, 1, 2} if topic == "goal" else {0}) and len(seen) >= 4
+    assert seen >= ({0, 1, 2, 4} if topic == "goal" else {0}) and len(seen) >= 4
+
+
+def test_an_episode_goes_on_after_its_success_where_that_is_asked() -> None:
+    sim: Any = make_sim("mujoco/reach", 4, 0)
+    assert isinstance(sim, HasSuccessHold) and sim.success_hold_steps == 0
+    with raises_naming(ConfigError, "success_hold_steps", "-1", "0 or more"):
+        sim.success_hold_steps = -1
+    ends, successes = {}, {}
+    for hold in (0, 5):
+        sim.success_hold_steps = hold
+        sim.reset(seed=0)
+        expert, started = sim.make_expert(seed=0), torch.ones(4, dtype=torch.bool)
+        first_success, first_end = np.zeros(4, int), np.zeros(4, int)
+        for t in range(1, 200):
+            step = sim.step(expert.act(started))
+            started = step.terminated | step.truncated
+            first_success[(first_success == 0) & step.info["success"].numpy()] = t
+            first_end[(first_end == 0) & started.numpy()] = t
+        ends[hold], successes[hold] = first_end, first_success
+    assert ends[0].all() and (ends[0] == successes[0]).all()
+    assert (successes[5] == successes[0]).all()
+    assert (ends[5] == ends[0] + 5).all()
