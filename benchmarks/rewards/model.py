@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from benchmarks.rewards.bench import REVISION, SEEN
+from benchmarks.rewards.bench import SEEN, TABLE_SEEN
 from benchmarks.rewards.bench import SIM as DRIVE
 from robotrl.cli.commands.rewards.clip import ClipArgs
 from robotrl.cli.main import main
@@ -33,7 +33,7 @@ def model_folder(work: Path, seed: int, *flags: str, sim: str = DRIVE) -> Path:
         sim: name of the sim.
     """
     settings = repr(
-        (ClipArgs("", work).__dict__ | {"out": ""}, SmallClipCfg(), flags, SEEN if sim == DRIVE else REVISION)
+        (ClipArgs("", work).__dict__ | {"out": ""}, SmallClipCfg(), flags, SEEN if sim == DRIVE else TABLE_SEEN)
     )
     name = "clip" if sim == DRIVE else f"clip-{sim.replace('/', '-')}"
     return work / "models" / f"{name}-{seed}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
