@@ -1,7 +1,7 @@
 # Everything here sets up .venv by itself first; that takes no time when it is up to date.
 # `make help` lists the targets. PYTHON=/path/to/python chooses the interpreter that .venv is made with.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test quickstart test test-fast nightly carla gpu format type smoke bench docs clean
+.PHONY: help setup setup-test quickstart test check-types warm-driving warm-warp test-fast nightly carla gpu format type smoke bench docs clean
 PY := .venv/bin/python
 
 help: ## list the targets
@@ -19,9 +19,15 @@ quickstart: setup ## demonstrations, cloning, fine-tuning, export, control (OUT=
 test: setup-test ## lint, types and all tests; fails on a skip that tests/allowed_skips.txt does not list
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check --quiet .
-	@$(PY) tools/typecheck.py
-	@$(PY) tools/warm_kernels.py
+	@$(MAKE) --no-print-directory --output-sync=target -j 3 check-types warm-driving warm-warp
 	@ROBOTRL_STRICT_SKIPS=1 $(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 25
+
+# each keeps one core busy for minutes, so `make test` runs them beside each other
+check-types:
+	@$(PY) tools/typecheck.py
+
+warm-driving warm-warp: warm-%:
+	@$(PY) tools/warm_kernels.py $*
 
 test-fast: setup-test ## the tests that a change most likely breaks, in under two minutes
 	@.venv/bin/ruff check .
