@@ -175,7 +175,7 @@ class ServoLoop:
             step = max(step, (woke - self._start_ns) * self.steps // self.period_ns)
             tick = step // self.steps
             if tick > self._tick and self._open is None:
-                self.recorder.misses += tick - self._tick - 1
+                self._miss(tick - self._tick - 1)
             if tick > self._tick:
                 if self._ended(tick):
                     return self.observer.solved
@@ -209,7 +209,7 @@ class ServoLoop:
         self.chunks.outdate()
         opened = self.observer.open_tick(tick, self.clock.now_ns(), self._serial)
         self.chunks.asker.forget()
-        self._finish(opened, Reason.STOPPED, None)
+        self._finish(opened, Reason.STOPPED | (Reason.STARTING if self._starting else NONE), None)
         self.commander.settle()
         raise RunEnded(RecordKind.STOPPED)
 
@@ -226,7 +226,7 @@ class ServoLoop:
                 return
             # go on with the last chunk: the tick that waited has no command of its own
             self._open = None
-            self.recorder.misses += tick - waiting.tick
+            self._miss(tick - waiting.tick)
         self._look()
         self._tick = tick
         opened = self.observer.open_tick(tick, woke, self._serial)
@@ -377,7 +377,7 @@ class ServoLoop:
         now_tick = max(0, (self.clock.now_ns() - self._start_ns) // self.period_ns)
         placed = self.chunks.place(found, waiting)
         self._finish(waiting, NONE if placed.timely else Reason.ACTION_LATE, placed.action)
-        self.recorder.misses += max(0, now_tick - waiting.tick)
+        self._miss(max(0, now_tick - waiting.tick))
         self._tick = max(self._tick, now_tick)
         self.chunks.move(placed, self._tick)
 
@@ -395,6 +395,13 @@ class ServoLoop:
 
     # the supervisor
 
+    def _miss(self, periods: int) -> None:
+        """Count control periods in which no command was decided."""
+        if self._starting:
+            self.recorder.start_misses += periods
+        else:
+            self.recorder.misses += periods
+
     def _report(self, kind: RecordKind, success: bool = False, fault: Mapping[str, Any] = NO_FAULT) -> None:
         expired = self.chunks.plan.expired
-        self.recorder.end(kind, self._serial, self.chain.counters, expired, success, fault)
+        self.recorder.end(kind, self._serial, self.chain, expired, success, fault)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from robotrl.deploy.control.log import Tick
-from robotrl.deploy.control.safety import Counters
+from robotrl.deploy.control.safety import Counters, SafetyChain
 from robotrl.deploy.robots.cameras import CameraFrame, packed_numbers, unpacked_numbers
 from robotrl.deploy.servo.link import RecordKind, ServoLink
 from robotrl.deploy.servo.observing import Observer
@@ -139,7 +139,8 @@ class ServoRecorder:
         steps: servo ticks in a control period.
 
     Attributes:
-        misses: control periods in which no command was decided.
+        misses: control periods in which no command was decided, those of motions to a start pose left out.
+        start_misses: control periods of such motions in which none was decided.
     """
 
     def __init__(self, link: ServoLink, observer: Observer, steps: int) -> None:
@@ -147,7 +148,7 @@ class ServoRecorder:
         self._observer = observer
         self._most_lateness = most_lateness(steps)
         self._lateness_us: list[float] = []
-        self.misses = 0
+        self.misses = self.start_misses = 0
 
     def note_lateness(self, lateness_us: float) -> None:
         """Note the lateness of a servo tick, for the next record."""
@@ -163,7 +164,7 @@ class ServoRecorder:
         self,
         kind: RecordKind,
         episode: int,
-        counters: Counters,
+        chain: SafetyChain,
         expired: int,
         success: bool,
         fault: Mapping[str, Any],
@@ -173,7 +174,7 @@ class ServoRecorder:
         Args:
             kind: kind of the end.
             episode: serial number of the episode.
-            counters: counters of the safety chain.
+            chain: the safety chain, which counts the ticks.
             expired: chunks that were dropped before their end.
             success: the episode succeeded.
             fault: facts of the fault that ended the run, see `fault_words`.
@@ -181,12 +182,9 @@ class ServoRecorder:
         last = self._observer.last
         self._link.summarize(
             {
-                "misses": self.misses,
                 "expired": expired,
-                "ticks": counters.ticks,
-                "held": counters.held,
-                "damped": counters.damped,
-                "reasons": counters.reasons,
+                "policy": _counts(self.misses, chain.counters),
+                "start": _counts(self.start_misses, chain.start_counters),
                 "made_up": 0 if last is None else last.reason,
                 "lost_ns": 0 if last is None else last.lost_ns,
                 "torn": self._observer.torn,
@@ -194,3 +192,14 @@ class ServoRecorder:
             }
         )
         self._link.records.write(event(kind, episode, success=success), np.zeros(0, np.float32))
+
+
+def _counts(misses: int, counters: Counters) -> dict[str, Any]:
+    """Entries of a summary; the ticks of the policy and of the motion to a start pose have one each."""
+    return {
+        "misses": misses,
+        "ticks": counters.ticks,
+        "held": counters.held,
+        "damped": counters.damped,
+        "reasons": counters.reasons,
+    }
