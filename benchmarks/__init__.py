@@ -40,6 +40,7 @@ BENCHES = {
     "reflex": "reflex.bench",
     "rewards": "rewards.bench",
     "runtime": "runtime.bench",
+    "steering": "steering.bench",
     "stepping": "stepping.bench",
     "verdicts": "verdicts.bench",
     "vla": "vla.bench",

@@ -18,7 +18,7 @@ from robotrl.fn.planner.late_plan import carried_on, straight_on
 from robotrl.fn.random import counter_rng
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.wrapper import State, WrappedSim, declared
-from robotrl.spec import COMMITTED, COMMITTED_MASK, HasStateIds, Step, committed_specs, visible
+from robotrl.spec import COMMITTED, COMMITTED_MASK, Expert, HasStateIds, Step, committed_specs, visible
 from robotrl.spec.actuation import HasActuation
 from robotrl.spec.sim_options import PerturbCfg
 from robotrl.spec.vehicle import HasPlanFrame, HasTrajectoryActions
@@ -41,9 +41,14 @@ def perturbed(sim: Any, cfg: PerturbCfg, seed: int) -> Any:
     Raises:
         ConfigError: a value out of range.
         CapabilityError: actions that are choices are to be observed as committed, or they or trajectories are to be
-            interpolated.
+            interpolated, or actions that are no trajectories are to count from their observation.
     """
     cfg.check()
+    if cfg.plans_from_observation and _plan_dt_s(sim) is None:
+        raise CapabilityError(
+            f"perturb.plans_from_observation is set, and the actions of {type(sim).__name__} are no trajectories in a"
+            " frame that it tells (HasPlanFrame): expected it off, or e.g. bev/drive with sim.actions trajectory"
+        )
     if cfg.interpolate_actions and (sim.action_spec.choices is not None or _are_plans(sim)):
         kind = "choices" if sim.action_spec.choices is not None else "trajectories"
         raise CapabilityError(
@@ -65,7 +70,8 @@ class PerturbedSim(WrappedSim):
     expert reads the true state.
 
     A trajectory that comes late stays where it was on the road: the sim is given what is left of it, in the ego's frame
-    of that time. In place of the first ones the ego goes straight on at the speed with which the episode began.
+    of that time. In place of the first ones the ego goes straight on at the speed with which the episode began. Where
+    plans count from their observation, so does one whose observation is old.
     """
 
     prefix = "perturb/"
@@ -80,10 +86,16 @@ class PerturbedSim(WrappedSim):
         self._rest = self._bounded(torch.zeros(width, device=self.device))
         self._queue = self._rest.repeat(cfg.action_delay_steps, n, *(1 for _ in width))
         """(D, N, A) actions on their way, the next one first."""
-        self._plan_dt_s = _plan_dt_s(sim) if cfg.action_delay_steps else None
-        """Time between the points of late plans; None if the actions are no plans, or come in time."""
+        self._plan_dt_s = _plan_dt_s(sim) if cfg.action_delay_steps or cfg.plans_from_observation else None
+        """Time between the points of late plans; None if the actions are no plans, or count from when they come."""
         self._frames = torch.zeros((cfg.action_delay_steps, n, 4), dtype=torch.float64, device=self.device)
         """(D, N, 4) frames in which the plans on their way were given, see `HasPlanFrame`; zeros without plans."""
+        self._plan_ages = torch.zeros((cfg.action_delay_steps, n), dtype=torch.int64, device=self.device)
+        """(D, N) steps from those frames until the plans were given; zeros unless they count from observations."""
+        self._past_frames = self._frames.new_zeros((cfg.obs_delay_steps, n, 4))
+        """(L, N, 4) frames of the observations of the last steps, oldest first, where plans count from observations."""
+        self._seen_frame = self._frames.new_zeros((n, 4))
+        """(N, 4) frames of the observations that the policy was given last, where plans count from them."""
         self._delay = torch.full((n,), cfg.action_delay_steps, device=self.device)
         """(N,) length of each env's part of the queue."""
         self._executed = self._rest.repeat(n, *(1 for _ in width))
@@ -119,10 +131,11 @@ class PerturbedSim(WrappedSim):
     def step(self, actions: Tensor) -> Step:
         """Advance all envs by the actions that arrive in this step."""
         executed = actions
-        if len(self._queue) or self._cfg.interpolate_actions:
+        passed_on = len(self._queue) > 0 or self._cfg.plans_from_observation
+        if passed_on or self._cfg.interpolate_actions:
             # a bad action is refused now, not when it arrives
             given = torch.tensor(self._bounds.checked(actions.detach().cpu().numpy(), self._steps), device=self.device)
-            executed = self._pass_on(given) if len(self._queue) else given
+            executed = self._pass_on(given) if passed_on else given
         if self._cfg.interpolate_actions:
             executed = self._on_the_way(executed)
         step: Step = self.sim.step(executed)
@@ -137,6 +150,8 @@ class PerturbedSim(WrappedSim):
         self._past = [*self._past[1:], true] if self._past else []
         for key in self._keys:
             self._given[key] = _where(lost, self._given[key], arriving[key])
+        if self._cfg.plans_from_observation:
+            self._see(lost)
         delay = torch.full_like(self._age, self._cfg.obs_delay_steps).clamp(max=self._steps_tensor())
         self._age = torch.where(lost, self._age + 1, delay)
         age, final = self._age.clone(), {key: x for key, x in step.final_obs.items()}
@@ -159,10 +174,26 @@ class PerturbedSim(WrappedSim):
         """See `WrappedSim.on_restarted`."""
         self._fresh[envs] = True
 
+    def expert_of(self, expert: Expert) -> Expert:
+        """See `WrappedSim.expert_of`.
+
+        Raises:
+            CapabilityError: plans count from their observations, and the expert's from the true state.
+        """
+        if self._cfg.plans_from_observation:
+            raise CapabilityError(
+                "perturb.plans_from_observation is set, and the scripted expert plans from where the ego is: expected"
+                " it off for an expert"
+            )
+        return expert
+
     def own_state(self) -> State:
         """Observations and actions on their way, and seed and counters of the losses."""
         state: dict[str, Tensor] = {"queue": self._queue, "delay": self._delay, "age": self._age, "lost": self._lost}
         state |= {} if self._plan_dt_s is None else {"frames": self._frames}
+        if self._cfg.plans_from_observation:
+            seen = {"seen_frame": self._seen_frame, "past_frames": self._past_frames, "plan_ages": self._plan_ages}
+            state |= seen
         state |= {"executed": self._executed} if self._cfg.interpolate_actions else {}
         state |= {f"given/{key}": x for key, x in self._given.items()}
         state |= {f"past/{i}/{key}": x for i, some in enumerate(self._past) for key, x in some.items()}
@@ -192,6 +223,9 @@ class PerturbedSim(WrappedSim):
         self._queue, self._delay = read("queue"), read("delay")
         if self._plan_dt_s is not None:
             self._frames = read("frames")
+        if self._cfg.plans_from_observation:
+            self._seen_frame, self._past_frames = read("seen_frame"), read("past_frames")
+            self._plan_ages = read("plan_ages")
         if self._cfg.interpolate_actions:
             self._executed = read("executed")
         self._age, self._lost = read("age"), read("lost")
@@ -207,13 +241,24 @@ class PerturbedSim(WrappedSim):
         if self._plan_dt_s is None:
             return arriving
         now = self._plan_frame()
-        then, self._frames = _moved_up(self._frames, self._delay, now)
+        seen = self._cfg.plans_from_observation
+        age = self._age if seen else torch.zeros_like(self._age)
+        then, self._frames = _moved_up(self._frames, self._delay, self._seen_frame if seen else now)
+        age, self._plan_ages = _moved_up(self._plan_ages, self._delay, age)
         # those that stand in for the first plans were given as the episode began
-        steps = torch.minimum(self._delay, self._steps_tensor()).to(torch.float64)
-        elapsed = steps * (self.control_dt_s or 0.0) / self._plan_dt_s
+        steps = torch.minimum(self._delay, self._steps_tensor()) + age
+        elapsed = steps.to(torch.float64) * (self.control_dt_s or 0.0) / self._plan_dt_s
         points = arriving.to(torch.float64).unflatten(1, (-1, 2))
         left = self._bounded(carried_on(points, elapsed, then, now).flatten(1))
-        return _where(self._delay > 0, left, arriving)
+        return _where(self._delay + age > 0, left, arriving)
+
+    def _see(self, lost: Tensor) -> None:
+        """Note the frames of the observations that the policy is given; `lost` (N,): it is given the last one again."""
+        now = self._plan_frame()
+        arriving = self._past_frames[0] if len(self._past_frames) else now
+        if len(self._past_frames):
+            self._past_frames = torch.cat([self._past_frames[1:], now[None]])
+        self._seen_frame = _where(lost, self._seen_frame, arriving)
 
     def _on_the_way(self, arriving: Tensor) -> Tensor:
         """Mean (N, A) of the way from the last step's actions to those that arrive, as the servo's of such a robot."""
@@ -268,6 +313,9 @@ class PerturbedSim(WrappedSim):
         if self._plan_dt_s is not None:
             frames = self._plan_frame()[envs]
             self._frames[:, envs] = frames
+            self._past_frames[:, envs] = frames
+            self._seen_frame[envs] = frames
+            self._plan_ages[:, envs] = 0
             onward = straight_on(frames[:, 3], self.action_spec.shape[0] // 2, self._plan_dt_s)
             self._queue[:, envs] = self._bounded(onward.flatten(1))
         if self._cfg.draw_delay:
@@ -327,6 +375,8 @@ def _moved_up(queue: Tensor, delay: Tensor, given: Tensor) -> tuple[Tensor, Tens
     Returns:
         The rows (N, ...) that arrive, and the queue after it.
     """
+    if not len(queue):
+        return given, queue
     delays, last = delay > 0, (delay - 1).clamp(min=0)
     arriving = _where(delays, queue[0], given)
     after = torch.cat([queue[1:], queue[-1:]])

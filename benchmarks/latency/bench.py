@@ -29,6 +29,7 @@ import numpy as np
 from benchmarks.kit.figures import Figure, paired
 from benchmarks.kit.markdown import table_row
 from robotrl.deploy.control.realtime import sleep_until, steady, warm_leads_ns
+from robotrl.deploy.runtime import Controller
 from robotrl.errors import RobotrlError
 from robotrl.utils.installation import install_line
 
@@ -151,7 +152,6 @@ def _ways(folder: Path, ending: ExitStack) -> dict[str, Way]:
     import torch
 
     from robotrl.deploy.export import export
-    from robotrl.deploy.runtime import Controller
 
     torch.set_num_threads(1)
     policy = make_policy()
@@ -160,16 +160,6 @@ def _ways(folder: Path, ending: ExitStack) -> dict[str, Way]:
     export(policy, folder / "bundle", observations={"state": recorded}, samples=1000, control_dt_s=0.05)
     controller = Controller.load(folder / "bundle")
     obs = {"state": recorded[0]}
-
-    def ours(due_ns: int) -> int:
-        del due_ns
-        begun = time.perf_counter_ns()
-        controller.step(obs)
-        spent = time.perf_counter_ns() - begun
-        # As in the control loop, after the action is sent.
-        controller.reset()
-        controller.prepare()
-        return spent
 
     noise = rng.normal(size=(1, policy.horizon, policy.action_width)).astype(np.float32)
 
@@ -181,7 +171,7 @@ def _ways(folder: Path, ending: ExitStack) -> dict[str, Way]:
             policy.deploy(batch, torch.from_numpy(noise)).actions[0].numpy()
         return time.perf_counter_ns() - begun
 
-    ways = {OURS: Way(ours, controller.warm), TORCH: Way(eager, eager)}
+    ways = {OURS: controlled(controller, obs), TORCH: Way(eager, eager)}
     if shutil.which("g++") is not None:
         ways |= _native_ways(folder / "bundle", obs, noise) | {PROGRAM: _program(folder / "bundle", obs, ending)}
         infer = build_cpp(policy, folder)
@@ -204,22 +194,27 @@ def _native_ways(bundle: Path, obs: dict[str, np.ndarray], noise: np.ndarray) ->
     """The C++ engine alone, from raw observation and noise to clipped actions, and below the controller."""
     from robotrl.deploy.bundle.bundle import open_bundle
     from robotrl.deploy.native.session import NativeSession
-    from robotrl.deploy.runtime import Controller
 
     session = NativeSession(open_bundle(bundle))
     session.inputs["state"][0], session.inputs["noise"][0] = obs["state"], noise[0]
     controller = Controller.load(bundle, runtime="native")
+    return {ENGINE: Way(lambda _: session.timed_run(), session.run), NATIVE: controlled(controller, obs)}
+
+
+def controlled(controller: Controller, obs: dict[str, np.ndarray]) -> Way:
+    """A bundle's controller that is asked with one observation."""
 
     def tick(due_ns: int) -> int:
         del due_ns
         begun = time.perf_counter_ns()
         controller.step(obs)
         spent = time.perf_counter_ns() - begun
+        # as in the control loop, after the action is sent
         controller.reset()
         controller.prepare()
         return spent
 
-    return {ENGINE: Way(lambda _: session.timed_run(), session.run), NATIVE: Way(tick, controller.warm)}
+    return Way(tick, controller.warm)
 
 
 def _program(bundle: Path, obs: dict[str, np.ndarray], ending: ExitStack) -> Way:

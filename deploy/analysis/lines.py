@@ -117,7 +117,9 @@ def _head(ticks: ControlTicks, summary: LogSummary) -> list[str]:
     ]
     # older logs do not say it, and a simulation is not moved
     if (starts := _STARTS.get(header.get("started_by", ""))) is not None:
-        lines.append(f"starts     {starts}")
+        moved = summary.start_motions
+        counted = f": {moved.ticks:,} ticks, {moved.held:,} held, {moved.missed:,} control periods missed"
+        lines.append(f"starts     {starts}{counted if moved.ticks else ''}")
     if ticks.fault is not None:
         lines.append(f"ended by   {ticks.fault}")
     if ticks.cut:

@@ -92,6 +92,17 @@ class ActionElement:
 
 
 @dataclass(frozen=True)
+class StartMotions:
+    """Ticks of the servo's motions to a start pose; those of the policy do not count them."""
+
+    ticks: int
+    held: int
+    damped: int
+    missed: int
+    """Control periods between two of them in which no command was decided."""
+
+
+@dataclass(frozen=True)
 class LogSummary:
     """Numbers of a control log."""
 
@@ -110,6 +121,7 @@ class LogSummary:
     elements: tuple[ActionElement, ...]
     untracked: str
     """Reason why no element is tracked; empty if one is."""
+    start_motions: StartMotions
 
 
 class ActionMeaning(NamedTuple):
@@ -150,13 +162,19 @@ def summarize(ticks: ControlTicks, meaning: ActionMeaning | None) -> LogSummary:
         successes=sum(bool(episode.success) for episode in ended),
         ticks=len(ticks.records),
         duration_s=duration_s(ticks),
-        missed=missed_periods(ticks),
+        missed=missed_periods(ticks.episode, ticks.tick),
         held=int((ticks.mode == Mode.HOLD).sum()),
         damped=int((ticks.mode == Mode.DAMP).sum()),
         times=log_times(ticks),
         interventions=interventions(ticks),
         elements=tuple(_element(ticks, i, meaning, found.get(i)) for i in range(len(ticks.names))),
         untracked=_untracked(meaning, found),
+        start_motions=StartMotions(
+            ticks=len(ticks.start_tick),
+            held=int((ticks.start_mode == Mode.HOLD).sum()),
+            damped=int((ticks.start_mode == Mode.DAMP).sum()),
+            missed=missed_periods(ticks.start_episode, ticks.start_tick),
+        ),
     )
 
 
@@ -167,10 +185,10 @@ def duration_s(ticks: ControlTicks) -> float:
     return sum(last[episode] - first[episode] + 1 for episode in last) * ticks.period_s
 
 
-def missed_periods(ticks: ControlTicks) -> int:
-    """Control periods without a tick between two ticks of an episode."""
-    same = np.diff(ticks.episode) == 0
-    return int((np.diff(ticks.tick)[same] - 1).sum())
+def missed_periods(episode: np.ndarray, tick: np.ndarray) -> int:
+    """Control periods without a tick between two ticks of an episode, from the numbers (N,) of episodes and ticks."""
+    same = np.diff(episode) == 0
+    return int((np.diff(tick)[same] - 1).sum())
 
 
 def times_us(ticks: ControlTicks) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robotrl.deploy.control.log import LOG_BEGINS, array_of, read_log
+from robotrl.deploy.control.log import LOG_BEGINS, START_TICK, array_of, read_log
 from robotrl.errors import DataError, short
 
 HEADER_FIELDS = ("bundle_id", "robot", "seed", "control_period_s", "observations", "action", "low", "high")
@@ -65,6 +65,9 @@ class ControlTicks:
         has_policy: (N,) whether it gave one.
         sent: (N, A) action that was sent.
         servo_lateness_us: lateness of all servo ticks; empty in older logs.
+        start_episode: (M,) number of the episode of each tick of a motion to a start pose; these are none of the N.
+        start_tick: (M,) their numbers, in control periods from the begin of the motion.
+        start_mode: (M,) their modes.
     """
 
     header: dict[str, Any]
@@ -85,6 +88,9 @@ class ControlTicks:
     has_policy: np.ndarray
     sent: np.ndarray
     servo_lateness_us: np.ndarray
+    start_episode: np.ndarray
+    start_tick: np.ndarray
+    start_mode: np.ndarray
 
     @property
     def names(self) -> list[str]:
@@ -141,15 +147,16 @@ def read_ticks(path: Path) -> ControlTicks:
     ticks = [record for record in records if record.get("kind") == "tick"]
     if not ticks:
         raise DataError(f"{what} holds no tick: the run ended before its first one")
+    started = [record for record in records if record.get("kind") == START_TICK]
     size = len(header["action"])
-    for record in ticks:
+    for record in (*ticks, *started):
         _check_tick(record, size, header["observations"], what)
     ends = {record["episode"]: record for record in records if record.get("kind") == "episode"}
     faults = [str(record["text"]) for record in records if record.get("kind") in ("fault", "stopped")]
     numbers = list(dict.fromkeys(int(record["episode"]) for record in ticks))
 
-    def column(field: str) -> np.ndarray:
-        return np.asarray([record[field] for record in ticks], np.int64)
+    def column(field: str, of: list[dict[str, Any]] = ticks) -> np.ndarray:
+        return np.asarray([record[field] for record in of], np.int64)
 
     has_policy = np.asarray([record["policy"] is not None for record in ticks])
     absent = np.full(size, np.nan, np.float32)
@@ -173,6 +180,9 @@ def read_ticks(path: Path) -> ControlTicks:
         has_policy=has_policy,
         sent=np.stack([array_of(record["sent"]) for record in ticks]),
         servo_lateness_us=np.asarray(servo, np.float64),
+        start_episode=column("episode", started),
+        start_tick=column("tick", started),
+        start_mode=column("mode", started),
     )
 
 

@@ -78,8 +78,12 @@ class ControlLog:
     error: str | None = None
     _file: IO[str] | None = field(default=None, repr=False)
 
-    def open(self, header: dict[str, Any]) -> None:
+    def open(self, header: dict[str, Any], kind: str = "header") -> None:
         """Begin the log.
+
+        Args:
+            header: its header.
+            kind: kind of that line; a log of another sort has its own.
 
         Raises:
             DataError: the file cannot be made.
@@ -91,7 +95,7 @@ class ControlLog:
             self._file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the run, see `close`
         except OSError as error:
             raise DataError(f"log {str(self.path)!r} cannot be written: {error.strerror}") from error
-        self.write([{"kind": "header", "schema_version": SCHEMA_VERSION, **header}])
+        self.write([{"kind": kind, "schema_version": SCHEMA_VERSION, **header}])
 
     def write(self, records: list[dict[str, Any]]) -> None:
         """Append records and flush them; a failure is remembered in `error` and ends the log."""

@@ -59,15 +59,18 @@ class ControlReport:
         successes: number of successful episodes.
         ticks: control ticks run.
         lateness_us: time from a control tick's deadline to the servo's wake-up, all ticks.
-        servo_lateness_us: the same for all ticks of the servo, those between control ticks included.
+        servo_lateness_us: the same for all ticks of the servo, those between control ticks and of motions to a start
+            pose included.
         inference_us: time from the request to the chunk.
         busy_us: time from the wake-up until the command is sent, all control ticks.
         observation_age_us: age of the observation when it is read.
-        deadline_misses: control periods in which no command was sent.
+        deadline_misses: control periods in which no command was sent, those of motions to a start pose left out.
         over_budget: ticks whose inference took longer than the bundle's latency budget.
         chunks_expired: chunks that were dropped before their end, because their next action was too late.
         lateness_histogram_us: histogram of the lateness, for plots.
-        safety: counters of the safety chain.
+        safety: counters of the safety chain, without the ticks of motions to a start pose.
+        start_deadline_misses: control periods of such motions in which no command was sent.
+        start_safety: counters of the safety chain in such motions; zeros where the servo moves no robot to its start.
         robot_steps_made_up: inner steps that the robot's process caught up after late wake-ups.
         robot_time_lost_s: simulated time that it could not catch up.
         torn_reads: messages that were being written while they were read, and were read again.
@@ -100,6 +103,8 @@ class ControlReport:
     chunks_expired: int
     lateness_histogram_us: Histogram
     safety: Counters
+    start_deadline_misses: int
+    start_safety: Counters
     robot_steps_made_up: int
     robot_time_lost_s: float
     torn_reads: int

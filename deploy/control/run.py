@@ -10,9 +10,9 @@ import contextlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from robotrl.deploy.buffers import Runtime, check_steer
 from robotrl.deploy.bundle import strict
@@ -352,11 +352,13 @@ def _report(
         inference_us=percentiles(run.times.inference),
         busy_us=percentiles(run.times.busy),
         observation_age_us=percentiles(run.times.age),
-        deadline_misses=int(summary["misses"]),
+        deadline_misses=int(summary["policy"]["misses"]),
         over_budget=run.over_budget,
         chunks_expired=int(summary["expired"]),
         lateness_histogram_us=histogram(run.times.lateness),
-        safety=Counters(summary["ticks"], summary["held"], summary["damped"], summary["reasons"]),
+        safety=_counters(summary["policy"]),
+        start_deadline_misses=int(summary["start"]["misses"]),
+        start_safety=_counters(summary["start"]),
         robot_steps_made_up=int(summary["made_up"]),
         robot_time_lost_s=float(summary["lost_ns"]) * 1e-9,
         torn_reads=int(summary["torn"]),
@@ -370,3 +372,8 @@ def _report(
         log=None if run.writer.path is None else str(run.writer.path),
         log_error=run.log_error,
     )
+
+
+def _counters(counts: Mapping[str, Any]) -> Counters:
+    """Counters of the safety chain from an entry of the servo's summary."""
+    return Counters(counts["ticks"], counts["held"], counts["damped"], counts["reasons"])

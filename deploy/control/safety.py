@@ -316,6 +316,29 @@ class Counters:
     reasons: dict[str, int]
 
 
+class _Counts:
+    """Ticks in total, by mode and by reason."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        self._modes = {mode: 0 for mode in Mode}
+        self._reasons = {reason: 0 for reason in Reason}
+
+    def add(self, verdict: SafetyVerdict) -> None:
+        """Count a tick."""
+        self._ticks += 1
+        self._modes[verdict.mode] += 1
+        if verdict.reason:
+            for reason in verdict.reason:
+                self._reasons[reason] += 1
+
+    @property
+    def counters(self) -> Counters:
+        """The counts so far."""
+        reasons = {reason.name.lower(): count for reason, count in self._reasons.items() if reason.name is not None}
+        return Counters(self._ticks, self._modes[Mode.HOLD], self._modes[Mode.DAMP], reasons)
+
+
 class SafetyChain:
     """The safety chain of one controller, with its state and counters.
 
@@ -329,9 +352,7 @@ class SafetyChain:
         self.frozen = ""
         """Key of the frozen observation in the last `check`; "" for none."""
         self._watch = SensorWatch(limits)
-        self._ticks = 0
-        self._modes = {mode: 0 for mode in Mode}
-        self._reasons = {reason: 0 for reason in Reason}
+        self._of_policy, self._of_start = _Counts(), _Counts()
 
     def reset(self) -> None:
         """Start an episode: releases a latched DAMP. The counters continue."""
@@ -366,11 +387,7 @@ class SafetyChain:
         """Run one tick; see the function `decide`."""
         verdict = decide(self.limits, self.state, observed, action, recovery)
         self.state = verdict.state
-        self._ticks += 1
-        self._modes[verdict.mode] += 1
-        if verdict.reason:
-            for reason in verdict.reason:
-                self._reasons[reason] += 1
+        (self._of_start if verdict.reason & Reason.STARTING else self._of_policy).add(verdict)
         return verdict
 
     def between(self, action: np.ndarray, recovery: np.ndarray | None) -> SafetyVerdict:
@@ -389,6 +406,10 @@ class SafetyChain:
 
     @property
     def counters(self) -> Counters:
-        """Counters since construction."""
-        reasons = {reason.name.lower(): count for reason, count in self._reasons.items() if reason.name is not None}
-        return Counters(self._ticks, self._modes[Mode.HOLD], self._modes[Mode.DAMP], reasons)
+        """Counters since construction, without the ticks of a motion to a start pose."""
+        return self._of_policy.counters
+
+    @property
+    def start_counters(self) -> Counters:
+        """Counters of the ticks of a motion to a start pose."""
+        return self._of_start.counters

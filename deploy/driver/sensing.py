@@ -62,6 +62,34 @@ class DriverCfg(NamedTuple):
         check_number("driver.horizon_s", self.horizon_s, 0.1, 60.0, "s")
 
 
+class Stamps(NamedTuple):
+    """Times of what a session has reported, on the simulator's clock, us."""
+
+    egomotion_us: int | None
+    """Time of the last egomotion; None before the first."""
+    route_us: int | None
+    """Time of the route, whose frame is the rig of that time; None without one."""
+    frames_us: dict[str, tuple[int, int]]
+    """Begin and end of the exposure of the newest frame, by observation; cameras without a frame are left out."""
+
+    def ages_ms(self, now_us: int) -> dict[str, float]:
+        """Age of the egomotion, of the route and of the oldest frame at a time, ms, as far as there are any."""
+        ends = [end for _, end in self.frames_us.values()]
+        times = {"egomotion": self.egomotion_us, "route": self.route_us, "frame": min(ends, default=None)}
+        return {f"{name}_age_ms": 1e-3 * (now_us - time_us) for name, time_us in times.items() if time_us is not None}
+
+
+def stamps_of(session: SessionState, cfg: DriverCfg) -> Stamps:
+    """Times of what a session has reported."""
+    times, frames = session.ego_trajectory.timestamps_us, dict[str, tuple[int, int]]()
+    for key, camera in cfg.cameras:
+        frame = session.latest_frame(camera)
+        if isinstance(frame, CameraFrame):
+            frames[key] = (frame.frame_start_us, frame.frame_end_us)
+    routed = len(session.route_waypoints_in_rig) > 0
+    return Stamps(int(times[-1]) if times else None, int(session.route_timestamp_us) if routed else None, frames)
+
+
 class BundlePorts(NamedTuple):
     """Observations and actions of a bundle: ports of the scene, and cameras by key."""
 
@@ -132,8 +160,8 @@ def scene_of(ports: BundlePorts, cfg: DriverCfg) -> RouteScene:
     return scene
 
 
-def ego_of(session: SessionState, steer: float, accel: float) -> tuple[ReportedEgo, Pose, int]:
-    """The ego of a session: its center, its rig's pose in the local frame, and the time of both, us.
+def ego_of(session: SessionState, steer: float, accel: float) -> tuple[ReportedEgo, Pose]:
+    """The ego of a session as last reported: its center, and its rig's pose in the local frame.
 
     Acceleration and yaw rate are differences of the last two reported states.
 
@@ -152,7 +180,7 @@ def ego_of(session: SessionState, steer: float, accel: float) -> tuple[ReportedE
     if not (np.isfinite(poses[-1].position).all() and math.isfinite(speed)):
         raise DataError(f"the egomotion at {times[-1]} us has a number that is not finite: expected pose and velocity")
     x, y = center_of(poses[-1])
-    return ReportedEgo(x, y, poses[-1].yaw, speed, gained, rate, steer, accel), poses[-1], int(times[-1])
+    return ReportedEgo(x, y, poses[-1].yaw, speed, gained, rate, steer, accel), poses[-1]
 
 
 def _speed(session: SessionState, k: int) -> float:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, get_args
 
 from carla_driver_interface.server import UNIX_SCHEMES, bind_address, build_server
 
 from robotrl.deploy.bundle.manifest import Manifest
-from robotrl.deploy.driver.bundle_driver import BundleDriver, DriverCounts
+from robotrl.deploy.control.outputs import check_output
+from robotrl.deploy.driver.bundle_driver import LOG_HEADER, BundleDriver, DriverCounts
 from robotrl.deploy.driver.sensing import DriverCfg
 from robotrl.deploy.remote.access import is_loopback
 from robotrl.errors import ConfigError, unknown
@@ -19,6 +23,9 @@ from robotrl.errors import ConfigError, unknown
 Runtime = Literal["alpasim", "carla"]
 """The simulator on the other end: AlpaSim, or a CARLA runtime, which also reports road users, lights and limits."""
 RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
+_LOG = logging.getLogger("robotrl.driver")
+LOG_BEGINS = re.compile(rb'\{"kind": "' + LOG_HEADER.encode() + rb'"')
+"""Pattern of the first bytes of a driver's log."""
 GRACE_S = 2.0
 """Time in which calls that are open are answered once the server stops."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -47,6 +54,7 @@ def serve_driver(
     port: int,
     allow_network: bool = False,
     seed: int = 0,
+    log: Path | None = None,
     started: Callable[[Manifest, str], None],
 ) -> DriverCounts:
     """Serve a bundle as a driver until SIGINT, SIGTERM or SIGHUP. A second signal ends the process at once.
@@ -59,16 +67,19 @@ def serve_driver(
         port: TCP port; 0 lets the system choose.
         allow_network: bind an address that other machines reach.
         seed: seed of the noise.
+        log: path of the log; None writes none. A file that is no driver log is not replaced.
         started: called once with the bundle's manifest and the address.
 
     Raises:
-        DataError: the bundle is refused, or is of no driving policy.
+        DataError: the bundle is refused, or is of no driving policy, or the log must not or cannot be written.
         ConfigError: an argument is out of range, or the address cannot be bound.
     """
     if runtime not in RUNTIMES:
         raise unknown("runtime", str(runtime), RUNTIMES)
     check_address(host, allow_network)
-    driver = BundleDriver(bundle, cfg, seed)
+    if log is not None:
+        check_output(log, "driver log", LOG_BEGINS, outside=Path(bundle), stream=True)
+    driver = BundleDriver(bundle, cfg, seed, log)
     try:
         try:
             server, bound = build_server(driver, port=port, host=host, mode=runtime)
@@ -88,6 +99,8 @@ def serve_driver(
         finally:
             for number, handler in taken.items():
                 signal.signal(number, handler)
+        if driver.log.error is not None:
+            _LOG.warning(driver.log.error)
         return driver.counts
     finally:
         driver.close()

@@ -70,6 +70,22 @@ class Commander:
         self._mode, self._reason = Mode.HOLD, NONE
         self._action = self._before = self._wiring.limits.neutral
 
+    def reset(self) -> None:
+        """Have the robot start the episode."""
+        limits = self._wiring.limits
+        sends = limits.hold == "neutral" and not self._dry_run
+        self._robot.commands.write(
+            message(
+                RobotCommand.RESET,
+                tick=0,
+                episode=self._episode,
+                state_id=self._state_id,
+                mode=int(Mode.HOLD if self._dry_run else Mode.ACTIVE),
+                values=limits.neutral[self._wiring.action] if sends else np.zeros(0, np.float32),
+                stamp_ns=self._clock.now_ns(),
+            )
+        )
+
     def send(self, mode: Mode, reason: Reason, action: np.ndarray, before: np.ndarray) -> None:
         """Send the command of a control tick, or the first part of the way to it.
 

@@ -1,12 +1,17 @@
-"""Ticks as records of the servo's ring."""
+"""Records of the servo: ticks, ends of episodes and of the run, and the counts of the run."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from robotrl.deploy.control.log import Tick
+from robotrl.deploy.control.safety import Counters, SafetyChain
 from robotrl.deploy.robots.cameras import CameraFrame, packed_numbers, unpacked_numbers
-from robotrl.deploy.servo.link import RecordKind
+from robotrl.deploy.servo.link import RecordKind, ServoLink
+from robotrl.deploy.servo.observing import Observer
 from robotrl.deploy.servo.ring import NUMBERS, RingRecord
 
 _POLICY, _OBSERVATION, _BETWEEN, _RECOVERIES = 1, 2, 4, 8
@@ -123,3 +128,78 @@ def event(kind: RecordKind, episode: int, *, ticks: int = 0, success: bool = Fal
     """Numbers of a record that is not a tick."""
     numbers = (int(kind), episode, ticks, int(success))
     return numbers + (0,) * (NUMBERS - len(numbers))
+
+
+class ServoRecorder:
+    """Writes the servo's records.
+
+    Args:
+        link: link to the supervisor.
+        observer: reader of the robot's observations, for its counts.
+        steps: servo ticks in a control period.
+
+    Attributes:
+        misses: control periods in which no command was decided, those of motions to a start pose left out.
+        start_misses: control periods of such motions in which none was decided.
+    """
+
+    def __init__(self, link: ServoLink, observer: Observer, steps: int) -> None:
+        self._link = link
+        self._observer = observer
+        self._most_lateness = most_lateness(steps)
+        self._lateness_us: list[float] = []
+        self.misses = self.start_misses = 0
+
+    def note_lateness(self, lateness_us: float) -> None:
+        """Note the lateness of a servo tick, for the next record."""
+        if len(self._lateness_us) < self._most_lateness:
+            self._lateness_us.append(lateness_us)
+
+    def tick(self, episode: int, tick: Tick, kind: RecordKind) -> None:
+        """Write a tick's record; see `tick_to_record`."""
+        self._link.records.write(*tick_to_record(episode, tick, self._lateness_us, kind))
+        self._lateness_us = []
+
+    def end(
+        self,
+        kind: RecordKind,
+        episode: int,
+        chain: SafetyChain,
+        expired: int,
+        success: bool,
+        fault: Mapping[str, Any],
+    ) -> None:
+        """Write the end of an episode or of the run, and the summary of the run so far.
+
+        Args:
+            kind: kind of the end.
+            episode: serial number of the episode.
+            chain: the safety chain, which counts the ticks.
+            expired: chunks that were dropped before their end.
+            success: the episode succeeded.
+            fault: facts of the fault that ended the run, see `fault_words`.
+        """
+        last = self._observer.last
+        self._link.summarize(
+            {
+                "expired": expired,
+                "policy": _counts(self.misses, chain.counters),
+                "start": _counts(self.start_misses, chain.start_counters),
+                "made_up": 0 if last is None else last.reason,
+                "lost_ns": 0 if last is None else last.lost_ns,
+                "torn": self._observer.torn,
+                "fault": dict(fault),
+            }
+        )
+        self._link.records.write(event(kind, episode, success=success), np.zeros(0, np.float32))
+
+
+def _counts(misses: int, counters: Counters) -> dict[str, Any]:
+    """Entries of a summary; the ticks of the policy and of the motion to a start pose have one each."""
+    return {
+        "misses": misses,
+        "ticks": counters.ticks,
+        "held": counters.held,
+        "damped": counters.damped,
+        "reasons": counters.reasons,
+    }

@@ -258,6 +258,10 @@ class PerturbCfg:
     one that arrived."""
     drop_steps: int = 1
     """Length of a burst of lost observations, steps."""
+    plans_from_observation: bool = False
+    """A trajectory counts from where and when its observation was, as that of a planner whose plans bear its
+    observation's time: the ego is given what is left of it. Otherwise it counts from where the ego is when it is given,
+    however old the observation."""
     interpolate_actions: bool = False
     """Each action is approached in a straight line from the one before, over a control step, as by a bundle that is
     exported with `--interpolation linear`: the sim, which takes one action a step, gets the mean of both."""
@@ -284,6 +288,11 @@ class PerturbCfg:
             )
         if self.draw_delay and not self.action_delay_steps:
             raise ConfigError("perturb.draw_delay is set and perturb.action_delay_steps is 0: expected 1 or more")
+        if self.plans_from_observation and not (self.obs_delay_steps or self.drop_rate):
+            raise ConfigError(
+                "perturb.plans_from_observation is set, and no observation is old: expected perturb.obs_delay_steps of"
+                " 1 or more, or perturb.drop_rate above 0"
+            )
         check_number("perturb.drop_rate", self.drop_rate, 0.0, 1.0)
         check_count("perturb.drop_steps", self.drop_steps, 1, LONGEST_FAULT_STEPS, "control steps")
 

@@ -365,6 +365,29 @@ def test_mcap_gives_back_the_numbers_of_the_log(tmp_path: Path, capsys: pytest.C
     assert main(["report", str(log), "--mcap", str(out)]) == 2
 
 
+def test_rerun_opens_the_export_with_the_same_messages_and_times(tmp_path: Path) -> None:
+    reader, chunk = pytest.importorskip("mcap.reader"), pytest.importorskip("rerun.chunk")
+    records = [
+        tick(0, 0.1, 0.1, start_unix_ns=1_700_000_000_000_000_000),
+        tick(1, 0.2, 0.2, obs={"state": ["nan", 2.0]}, reason=int(Reason.CLAMPED)),
+        tick(2, None, 0.0, obs={"state": None}, mode=1, reason=1),
+    ]
+    log, out = written(tmp_path / "log.jsonl", records), tmp_path / "log.mcap"
+    assert main(["report", str(log), "--mcap", str(out)]) == 0
+    expected: dict[str, list[tuple[int, str]]] = {}
+    with out.open("rb") as file:
+        for _, channel, message in reader.make_reader(file).iter_messages():
+            expected.setdefault(channel.topic, []).append((message.log_time, message.data.decode()))
+    found: dict[str, list[tuple[int, str]]] = {}
+    for part in chunk.McapReader(out).stream():
+        batch = part.to_record_batch()
+        if "McapMessage:data" in batch.schema.names:
+            times = [value.value for value in batch.column("message_log_time")]
+            data = [bytes(value[0]).decode() for value in batch.column("McapMessage:data").to_pylist()]
+            found.setdefault(part.entity_path, []).extend(zip(times, data, strict=True))
+    assert len(expected) == 5 and found == expected
+
+
 def test_episodes_of_older_logs_follow_one_another(tmp_path: Path) -> None:
     pytest.importorskip("mcap.writer")
     from robotrl.deploy.analysis.mcap_export import log_times_ns

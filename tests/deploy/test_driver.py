@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import signal
 import socket
@@ -18,9 +19,12 @@ import numpy as np
 import pytest
 from carla_driver_interface.driver import CameraFrame
 from carla_driver_interface.geometry import Pose, Trajectory, waypoints_to_proto
+from carla_driver_interface.inprocess import in_process_channel
 from carla_driver_interface.protocol import (
+    CarlaDriveDebugInfo,
     CarlaRendererData,
     DriveRequest,
+    DriveSessionCloseRequest,
     DriveSessionRequest,
     DynamicState,
     EgodriverServiceStub,
@@ -36,9 +40,9 @@ from carla_driver_interface.testing import FakeCamera, FakeLoop
 from PIL import Image
 
 import tests.kits.deploy_kit as kit
-from robotrl.deploy.driver.bundle_driver import BundleDriver, braking, in_rig
+from robotrl.deploy.driver.bundle_driver import DECISIONS, BundleDriver, braking, in_rig
 from robotrl.deploy.driver.sensing import DriverCfg, light_of, limit_of, resized, users_of
-from robotrl.deploy.driver.serving import Runtime, check_address
+from robotrl.deploy.driver.serving import LOG_BEGINS, Runtime, check_address
 from robotrl.errors import ConfigError, DataError
 from robotrl.sims.driving import tables
 from robotrl.sims.driving.geometry import REAR_M
@@ -62,8 +66,8 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 class Client:
     """One session of a driver, asked call by call."""
 
-    def __init__(self, port: int, seed: int = 0, camera: bool = False) -> None:
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+    def __init__(self, place: int | grpc.Channel, seed: int = 0, camera: bool = False) -> None:
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{place}") if isinstance(place, int) else place
         self.stub, self.session = EgodriverServiceStub(self.channel), str(uuid.uuid4())
         request = DriveSessionRequest(session_uuid=self.session, random_seed=seed)
         if camera:
@@ -95,7 +99,14 @@ class Client:
         request = DriveRequest(
             session_uuid=self.session, time_now_us=time_us, time_query_us=time_us + step_us, renderer_data=told
         )
-        return Trajectory.from_proto(self.stub.drive(request).trajectory)
+        answer = self.stub.drive(request)
+        self.debug_info = answer.debug_info.unstructured_debug_info
+        return Trajectory.from_proto(answer.trajectory)
+
+    @property
+    def told(self) -> dict[str, float]:
+        """Scalars of the last answer, of a driver for a CARLA runtime."""
+        return dict(CarlaDriveDebugInfo.FromString(self.debug_info).scalars)
 
 
 STRAIGHT = np.stack([np.arange(0.0, 100.0, 2.0), np.zeros(50), np.zeros(50)], axis=1)
@@ -142,6 +153,40 @@ def test_a_trajectory_is_followed_over_its_whole_length(bundles: dict[str, Path]
         far = plan.positions[-1] - plan.positions[0]
         np.testing.assert_allclose(far, [24.0 * np.cos(0.5), 24.0 * np.sin(0.5), 0.0], atol=0.3)
         assert plan.poses[20].yaw == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_plan_counts_from_the_time_of_the_egomotion(bundles: dict[str, Path], tmp_path: Path) -> None:
+    """A call 0.2 s after the egomotion: the car is on its way since then, and each pose has its own time."""
+    log = tmp_path / "driver.jsonl"
+    with (
+        closing(BundleDriver(bundles["trajectory"], DriverCfg(), log=log)) as driver,
+        closing(in_process_channel(driver, mode="carla")) as channel,
+    ):
+        client = Client(channel, seed=9)
+        assert len(client.drive(50_000)) == 0
+        client.moves(100_000, Pose.from_xyz_yaw(0.0, 0.0, 0.0, 0.0), 6.0)
+        client.routed(80_000, STRAIGHT)
+        plan = client.drive(300_000, step_us=500_000)
+        # the contract leads the answer by the last reported pose, whatever its time
+        assert plan.timestamps_us == list(range(300_000, 4_300_001, 100_000)) and plan.positions[0, 0] == 0.0
+        since_s = (np.array(plan.timestamps_us[1:]) - 100_000) * 1e-6
+        np.testing.assert_allclose(plan.positions[1:, 0], 6.0 * since_s, atol=0.05)
+        told = client.told
+        assert told["egomotion_age_ms"] == 200.0 and told["route_age_ms"] == 220.0 and told["decision"] == 0.0
+        client.drive(2_000_000)
+        assert client.told["braked"] == 1.0 and client.told["egomotion_age_ms"] == 1900.0
+        client.stub.close_session(DriveSessionCloseRequest(session_uuid=client.session))
+    header, session, *drives, end = [json.loads(line) for line in log.read_text().splitlines()]
+    assert (header["kind"], header["bundle_id"]) == ("driver_header", driver.manifest.bundle_id)
+    assert (session["session"], session["random_seed"]) == (client.session, 9)
+    assert (end["kind"], end["planned"], end["braked"]) == ("session_end", 1, 2)
+    first, planned, old = drives
+    assert [line["drive"] for line in drives] == [0, 1, 2] and {line["session"] for line in drives} == {client.session}
+    assert first["egomotion_us"] is None and first["plan_us"] is None and "no egomotion" in first["braked"]
+    assert planned["braked"] is None and planned["decision"] == 9 * DECISIONS
+    stamps = ("time_now_us", "time_query_us", "egomotion_us", "route_us", "plan_us")
+    assert [planned[name] for name in stamps] == [300_000, 800_000, 100_000, 80_000, [200_000, 4_300_000]]
+    assert "1.90 s old" in old["braked"] and old["plan_us"][0] == 2_100_000
 
 
 def test_users_lights_and_limits_of_a_carla_runtime(bundles: dict[str, Path]) -> None:
@@ -276,9 +321,11 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_the_command_serves_until_sigterm(bundles: dict[str, Path]) -> None:
+def test_the_command_serves_until_sigterm(bundles: dict[str, Path], tmp_path: Path) -> None:
+    log = tmp_path / "driver.jsonl"
     command = [sys.executable, "-m", "robotrl.cli", "serve", str(bundles["controls"]), "--as", "driver"]
-    process = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    options = ["--port", "0", "--driver.log", str(log)]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     first, second = process.stdout.readline(), process.stdout.readline()
     assert re.fullmatch(r"bundle [0-9a-f]{12}, driver for alpasim, no token\n", first)
@@ -289,6 +336,9 @@ def test_the_command_serves_until_sigterm(bundles: dict[str, Path]) -> None:
     process.send_signal(signal.SIGTERM)
     rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, "stopped; planned 5, braked 0\n"), errors
+    kinds = [json.loads(line)["kind"] for line in log.read_text().splitlines()]
+    assert kinds == ["driver_header", "session", *["drive"] * 5, "session_end"]
+    assert LOG_BEGINS.match(log.read_bytes())
     wrong = subprocess.run([*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=120)
     assert wrong.returncode != 0 and "this contract has no token" in wrong.stderr
     wrong = subprocess.run([*command, "--driver.cameras", "front"], capture_output=True, text=True, timeout=120)

@@ -165,6 +165,17 @@ def test_counters_and_reset() -> None:
     assert chain.counters.ticks == 5
 
 
+def test_ticks_on_the_way_to_the_start_are_counted_apart() -> None:
+    chain = SafetyChain(limits())
+    chain.decide(Reason.STARTING, f32(5, 0))
+    chain.decide(Reason.STARTING | Reason.OBS_STALE, None)
+    chain.hand_over()
+    chain.decide(NONE, f32(0, 0))
+    found, start = chain.counters, chain.start_counters
+    assert (found.ticks, found.held, sum(found.reasons.values())) == (1, 0, 0)
+    assert (start.ticks, start.held, start.reasons["starting"], start.reasons["clamped"]) == (2, 1, 2, 1)
+
+
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 

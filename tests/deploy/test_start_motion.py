@@ -24,11 +24,12 @@ from robotrl.deploy.control.replay import replay, replayed_ticks
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.control.start import MotionToStart, away_from_start, toward
+from robotrl.deploy.native import lockstep
 from robotrl.deploy.native.lockstep import LockstepCfg, robot_info, run_in_lockstep
 from robotrl.deploy.robots.link import RobotCommand, RobotFault
 from robotrl.deploy.robots.start_motion import StartMotion, started_by
 from robotrl.deploy.robots.two_joints import TwoJointsRobot
-from robotrl.deploy.servo.link import RecordKind
+from robotrl.deploy.servo.link import Order, RecordKind
 from robotrl.errors import ConfigError, DataError
 from robotrl.testing.robots import RobotCase, specs_state_units_and_bounds
 from tests.kits.deploy_cart import Cart, make_cart
@@ -141,6 +142,51 @@ def test_both_servos_write_the_same_bits(bundle: Path) -> None:
     # what is interpolated goes on from where the robot stands, never by way of the neutral action
     sent = np.array([c.values for c in found.commands if c.kind == RobotCommand.ACT and c.mode == 0 and c.episode == 1])
     assert np.abs(sent[0] - PARKED).max() <= STEP.max() + 1e-6
+
+
+def test_ticks_and_misses_on_the_way_are_counted_apart(plain: Path, runtime: Runtime) -> None:
+    robot, late = StartedJoints(0), [70_000_000]
+    opened = open_bundle(plain)
+
+    def lateness_ns() -> int:
+        # once, on the way: three and a half control periods
+        return late.pop() if late and robot.joints[0] > -1.0 else 0
+
+    def infer(request: Any) -> Any:
+        return request._replace(kind=1, mode=0, values=np.full(4, 0.5, np.float32)), 1_000_000
+
+    cfg = replace(CFG, limit_s=0.2)
+    found = run_in_lockstep(runtime, opened.manifest, robot, infer, (901,), cfg, lateness_ns)
+    started, ticks = (
+        [r.numbers[2] for r in found.records if r.numbers[0] == kind] for kind in (RecordKind.START, RecordKind.TICK)
+    )
+    gaps = int((np.diff(started) - 1).sum())
+    start, policy = found.summary["start"], found.summary["policy"]
+    assert gaps in (2, 3) and (start["misses"], policy["misses"]) == (gaps, 0)
+    assert start["ticks"] == start["reasons"]["starting"] == len(started)
+    assert policy["ticks"] == len(ticks) == round(0.2 / PERIOD_S) and policy["reasons"]["starting"] == 0
+
+
+def test_a_stop_on_the_way_is_none_of_the_policys_ticks(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joints = list[StartedJoints]()
+
+    class Stopped(StartedJoints):
+        def __init__(self, seed: int) -> None:
+            super().__init__(seed)
+            joints.append(self)
+
+    def beat(world: Any) -> None:
+        if joints[-1].joints[0] > -1.0 and world.last_order.kind != Order.STOP:
+            world.last_order = world.last_order._replace(kind=Order.STOP, tick=world.last_order.tick + 1)
+        world.servo.orders.write(world.last_order._replace(stamp_ns=world.now))
+
+    monkeypatch.setattr(lockstep._World, "beat", beat)
+    found = servos(plain, Stopped)
+    *moved, stopped, end = found.records
+    assert end.numbers[0] == RecordKind.STOPPED
+    assert {r.numbers[0] for r in (*moved, stopped)} == {RecordKind.START}
+    assert stopped.numbers[12] == Reason.STOPPED | Reason.STARTING | Reason.DAMPED
+    assert found.summary["policy"]["ticks"] == 0 and found.summary["start"]["reasons"]["stopped"] == 1
 
 
 def test_a_joint_that_does_not_arrive_ends_the_run(plain: Path) -> None:
@@ -298,13 +344,14 @@ def test_a_robot_is_moved_to_its_start_in_real_time(
     assert header["started_by"] == "servo" and np.allclose(header["start_motion"]["pose"], POSE)
     started = [r for r in records if r["kind"] == START_TICK]
     assert {r["episode"] for r in started} == {1, 2}
-    # ticks of the motion are checked and counted by the chain, and are none of the episode's
-    assert report.safety.reasons["starting"] == len(started) == report.safety.ticks - report.ticks
+    # ticks of the motion are checked by the chain, and counted apart from the policy's
+    assert report.start_safety.ticks == report.start_safety.reasons["starting"] == len(started)
+    assert report.safety.ticks == report.ticks and report.safety.reasons["starting"] == 0
     found = replay(log, plain)
     assert (found.policy_max_abs, found.sent_max_abs, found.verdicts_differ) == (0, 0, 0)
     assert main(["report", str(log), "--bundle", str(plain)]) == 0
     said = capsys.readouterr().out
-    assert "starts     the servo moved the robot there, through the safety chain" in said
+    assert f"starts     the servo moved the robot there, through the safety chain: {len(started)} ticks, 0 held" in said
     assert f"{len(started) + report.ticks:,} ticks and" in said and "bit for bit" in said
     # a tick of the episode, and not that of the motion with its number
     assert main(["report", str(log), "--bundle", str(plain), "--tick", "1:3"]) == 0

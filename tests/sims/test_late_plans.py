@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from robotrl.errors import DataError
+from robotrl.errors import CapabilityError, ConfigError, DataError
 from robotrl.registry import make_sim
 from robotrl.sims.driving.plan import SPACING_S, point_at
 from robotrl.sims.driving.roads.lanes import RoadBuilder
-from robotrl.sims.perturbation import perturbed
+from robotrl.sims.perturbation import AGE, perturbed
 from robotrl.sims.wrapper import WrappedSim, declared
 from robotrl.spec import COMMITTED, COMMITTED_MASK, Step
 from robotrl.spec.sim_options import PerturbCfg
@@ -177,6 +177,89 @@ def test_each_episode_is_given_its_own_plans_as_late_as_they_are() -> None:
     assert len(delays) > 2
 
 
+def looked_back(monkeypatch: pytest.MonkeyPatch, plan: Plan, steps: int, **perturb: Any) -> np.ndarray:
+    """Frames (steps + 1, 4) of an ego whose plans are made of observations of 0.5 s ago, see `driven`."""
+    sim = on_roads(monkeypatch, field(), actions="trajectory", hold=1, limit_s=600.0, blocked_s=1e6)
+    scene = Scene(sim)
+    scene.ego(100.0, SPEED)
+    obs = scene.apply()
+    wrapped = perturbed(sim, PerturbCfg(obs_delay_steps=5, **perturb), 0)
+    wrapped.present(obs)
+    begin = sim.plan_frame()[0] * [1, 1, 0, 0]
+    frames = [sim.plan_frame()[0] - begin]
+    for k in range(steps):
+        seen = max(k - 5, 0)
+        points = plan(seen, frames[seen])
+        wrapped.step(torch.from_numpy(points.astype(np.float32).reshape(1, -1)))
+        frames.append(sim.plan_frame()[0] - begin)
+    return np.array(frames)
+
+
+def test_a_stop_that_is_planned_from_old_observations_is_where_it_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked_back(monkeypatch, stop, 80, plans_from_observation=True)[-1]
+    assert found[3] < 0.01 and found[0] == pytest.approx(25.0, abs=0.35)
+    # counted from where the ego is when they are given, the same plans lead half a second further
+    assert looked_back(monkeypatch, stop, 80)[-1][0] > 26.0
+    # 0.2 s of inference on top change nothing of the place
+    late = looked_back(monkeypatch, stop, 80, plans_from_observation=True, action_delay_steps=2)[-1]
+    assert late[0] == pytest.approx(found[0], abs=0.1)
+
+
+def test_each_plan_counts_from_its_own_observation() -> None:
+    """Old and lost observations, drawn delays and ends of episodes, with plans that are drawn."""
+    n, dt_s = 6, 0.1
+    inner = recording(make_sim("bev/drive", num_envs=n, seed=0, actions="trajectory", hold=1, limit_s=2.0, threads=1))
+    faults = {**FAULTS, "obs_delay_steps": 2, "action_delay_steps": 2, "drop_rate": 0.2, "drop_steps": 2}
+    sim = perturbed(inner, PerturbCfg(**faults, plans_from_observation=True), 1)
+    low, high = np.array(inner.action_spec.low), np.array(inner.action_spec.high)
+    obs, rng = sim.reset(seed=0), np.random.default_rng(0)
+    ages, met = np.zeros(n, int), set[tuple[int, int]]()
+    plans: list[list[np.ndarray]] = [[] for _ in range(n)]
+    frames: list[list[np.ndarray]] = [[] for _ in range(n)]
+    seen: list[list[int]] = [[] for _ in range(n)]
+    for _ in range(30):
+        now = sim.plan_frame()
+        x = rng.uniform(3.0, 9.0, (n, 1)) * TIMES
+        given = np.stack([x, rng.uniform(-0.03, 0.03, (n, 1)) * x**2], axis=-1).reshape(n, -1).clip(low, high)
+        late = obs[COMMITTED_MASK].sum(dim=1).int().tolist()
+        for e in range(n):
+            plans[e].append(given[e].astype(np.float32))
+            frames[e].append(now[e])
+            seen[e].append(len(frames[e]) - 1 - int(ages[e]))
+        out = sim.step(torch.from_numpy(given.astype(np.float32)))
+        for e, executed in enumerate(inner.executed[-1].numpy()):
+            step = len(plans[e]) - 1
+            k = step - late[e]
+            # in place of a first plan: straight on from the begin of the episode
+            begin = np.stack([frames[e][0][3] * TIMES, 0 * TIMES], axis=-1).ravel()
+            plan, at = (plans[e][k], seen[e][k]) if k >= 0 else (begin, 0)
+            met.add((min(late[e], step), step - at))
+            if k >= 0 and step == at:
+                assert np.array_equal(executed, plan)
+            else:
+                expected = left_of(plan, (step - at) * dt_s, frames[e][at], now[e]).clip(low, high)
+                assert executed == pytest.approx(expected, abs=1e-4)
+        obs, started = out.obs, (out.terminated | out.truncated).numpy()
+        ages = np.where(started, 0, out.info[AGE].numpy())
+        for e in np.flatnonzero(started):
+            plans[e].clear()
+            frames[e].clear()
+            seen[e].clear()
+    assert {late for late, _ in met} == {0, 1, 2} and max(old for _, old in met) > 4, "a burst on top of all delays"
+
+
+def test_plans_count_from_observations_only_where_that_can_be() -> None:
+    sim = make_sim("bev/drive", num_envs=1, seed=0, actions="trajectory", threads=1)
+    with pytest.raises(ConfigError, match="plans_from_observation is set, and no observation is old: expected"):
+        perturbed(sim, PerturbCfg(plans_from_observation=True, action_delay_steps=1), 0)
+    looking = PerturbCfg(plans_from_observation=True, obs_delay_steps=1)
+    with pytest.raises(CapabilityError, match="the scripted expert plans from where the ego is: expected it off"):
+        perturbed(sim, looking, 0).make_expert()
+    controls = make_sim("bev/drive", num_envs=1, seed=0, threads=1)
+    with pytest.raises(CapabilityError, match=r"the actions of \w+ are no trajectories in a frame that it tells"):
+        perturbed(controls, looking, 0)
+
+
 def completion(framed: bool) -> float:
     """Mean route completion of the rule-based driver on 12 starts, with plans that come 0.2 s late."""
     n = 12
@@ -197,10 +280,12 @@ def test_a_driver_whose_plans_come_late_gets_further_if_they_stay_where_they_are
     assert completion(framed=True) > completion(framed=False) + 0.05
 
 
-def test_plans_on_their_way_are_part_of_the_exact_state() -> None:
+@pytest.mark.parametrize("looking", [False, True])
+def test_plans_on_their_way_are_part_of_the_exact_state(looking: bool) -> None:
     def made() -> Any:
+        faults = {**FAULTS, "plans_from_observation": looking}
         return make_sim(
-            "bev/drive", num_envs=4, seed=3, actions="trajectory", hold=2, limit_s=3.0, threads=1, perturb=FAULTS
+            "bev/drive", num_envs=4, seed=3, actions="trajectory", hold=2, limit_s=3.0, threads=1, perturb=faults
         )
 
     sim, twin = made(), made()

@@ -126,8 +126,8 @@ int64_t chain_between(void* handle, const float* action, int64_t count, const fl
 
 // Number of ticks (0), of those in mode 0 to 2 (1 to 3), and by bit of the reason (4 and on).
 int64_t chain_counter(void* handle, int which) {
-    const SafetyChain& chain = *static_cast<WholeChain*>(handle)->chain;
-    return which == 0 ? chain.ticks() : which < 4 ? chain.modes(which - 1) : chain.reasons(which - 4);
+    const SafetyCounts& counts = static_cast<WholeChain*>(handle)->chain->counts();
+    return which == 0 ? counts.ticks : which < 4 ? counts.modes[which - 1] : counts.reasons[which - 4];
 }
 
 // Opens a reflex; null where it is refused, with the reason in `why`.

@@ -127,9 +127,10 @@ Verdict SafetyChain::decide(int64_t observed, const float* action, int64_t count
         ++bad_ticks_;
         damped_ = verdict.mode == DAMP;
     }
-    ++ticks_;
-    ++modes_[verdict.mode];
-    for (int bit = 0; bit < REASONS; ++bit) reasons_[bit] += verdict.reason >> bit & 1;
+    SafetyCounts& counts = verdict.reason & STARTING ? start_counts_ : counts_;
+    ++counts.ticks;
+    ++counts.modes[verdict.mode];
+    for (int bit = 0; bit < REASONS; ++bit) counts.reasons[bit] += verdict.reason >> bit & 1;
     return verdict;
 }
 

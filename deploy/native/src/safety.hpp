@@ -68,6 +68,11 @@ struct Verdict {
     int64_t mode = HOLD, reason = NONE;
 };
 
+// Ticks in total, by mode and by reason.
+struct SafetyCounts {
+    int64_t ticks = 0, modes[3] = {}, reasons[REASONS] = {};
+};
+
 // State and counters of the chain; `decide` is one control tick.
 class SafetyChain {
    public:
@@ -100,9 +105,9 @@ class SafetyChain {
     const std::vector<float>& wanted() const { return wanted_; }
     // What was sent before it, from which a robot that interpolates goes on; where the robot stands at first.
     const std::vector<float>& before() const { return before_; }
-    int64_t ticks() const { return ticks_; }
-    int64_t modes(int64_t mode) const { return modes_[mode]; }
-    int64_t reasons(int bit) const { return reasons_[bit]; }
+    const SafetyCounts& counts() const { return counts_; }
+    // Those of the ticks of a motion to a start pose, which are none of the others.
+    const SafetyCounts& start_counts() const { return start_counts_; }
 
    private:
     bool is_choice(const float* action) const;
@@ -116,7 +121,7 @@ class SafetyChain {
     std::vector<char> known_;  // elements whose last action and origin are known
     int64_t good_ticks_ = 0, bad_ticks_ = 0;
     bool damped_ = false;
-    int64_t ticks_ = 0, modes_[3] = {}, reasons_[REASONS] = {};
+    SafetyCounts counts_, start_counts_;
 };
 
 // Tells whether an action may still be sent.

@@ -236,7 +236,7 @@ bool Servo::steps() {
         // missed servo ticks are skipped, never caught up
         step = std::max(step, (woke - start_) * settings_.steps / settings_.period_ns);
         const int64_t tick = step / settings_.steps;
-        if (tick > tick_ && !is_open_) misses_ += tick - tick_ - 1;
+        if (tick > tick_ && !is_open_) miss(tick - tick_ - 1);
         if (tick > tick_) {
             if (ended(tick)) return observer_.solved();
             control(tick, woke);
@@ -285,7 +285,7 @@ void Servo::stop(int64_t tick) {
     observer_.open_tick(now_open_, tick, clock_.now_ns(), serial_);
     asker_.request.present = false;
     asker_.answer_ns = 0;
-    finish(now_open_, STOPPED, nullptr);
+    finish(now_open_, STOPPED | (starting_ ? STARTING : NONE), nullptr);
     commander_.settle();
     throw RunEnded{RecordKind::STOPPED};
 }
@@ -302,7 +302,7 @@ void Servo::control(int64_t tick, int64_t woke) {
         }
         // go on with the last chunk: the tick that waited has no command of its own
         is_open_ = false;
-        misses_ += tick - open_.tick;
+        miss(tick - open_.tick);
     }
     look();
     tick_ = tick;
@@ -538,7 +538,7 @@ void Servo::take(const Message& answer, const ChunkRequest& request) {
     const double age_s = double(clock_.now_ns() - request.stamp_ns) * 1e-9;
     const bool timely = in_time(settings_.limits, age_s, request.delay + index, settings_.control_period_s);
     finish(open_, timely ? NONE : ACTION_LATE, taken_.actions.data() + index * plan_.width);
-    misses_ += std::max<int64_t>(0, now_tick - waiting);
+    miss(std::max<int64_t>(0, now_tick - waiting));
     tick_ = std::max(tick_, now_tick);
     if (plan_.chunk.present && !request.executed) {
         taken_.zero_tick = tick_;
@@ -572,14 +572,19 @@ void Servo::note_lateness(int64_t late_ns) {
 
 // the supervisor
 
-void Servo::report(RecordKind kind, bool success) {
-    const Message* last = observer_.last();
+std::string Servo::counted(int64_t misses, const SafetyCounts& counts) const {
     std::string reasons;
     for (int bit = 0; bit < REASONS; ++bit)
-        reasons += (bit ? ", " : "") + field(settings_.reasons[size_t(bit)].c_str(), chain_.reasons(bit));
-    summary_.write("{" + field("misses", misses_) + ", " + field("expired", plan_.expired) + ", " +
-                   field("ticks", chain_.ticks()) + ", " + field("held", chain_.modes(HOLD)) + ", " +
-                   field("damped", chain_.modes(DAMP)) + ", \"reasons\": {" + reasons + "}, " +
+        reasons += (bit ? ", " : "") + field(settings_.reasons[size_t(bit)].c_str(), counts.reasons[bit]);
+    return "{" + field("misses", misses) + ", " + field("ticks", counts.ticks) + ", " +
+           field("held", counts.modes[HOLD]) + ", " + field("damped", counts.modes[DAMP]) + ", \"reasons\": {" +
+           reasons + "}}";
+}
+
+void Servo::report(RecordKind kind, bool success) {
+    const Message* last = observer_.last();
+    summary_.write("{" + field("expired", plan_.expired) + ", \"policy\": " + counted(misses_, chain_.counts()) +
+                   ", \"start\": " + counted(start_misses_, chain_.start_counts()) + ", " +
                    field("made_up", last ? last->reason : 0) + ", " + field("lost_ns", last ? last->lost_ns : 0) +
                    ", " + field("torn", observer_.torn()) + ", \"fault\": " + fault_ + "}");
     const int64_t numbers[RECORD_NUMBERS] = {int64_t(kind), serial_, 0, success};

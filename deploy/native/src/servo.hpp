@@ -169,6 +169,9 @@ class Servo {
     void outdate();
     void wait(int64_t deadline);
     void note_lateness(int64_t late_ns);
+    void miss(int64_t periods) { (starting_ ? start_misses_ : misses_) += periods; }
+    // Entry of the summary: of the policy's ticks, or of those of the motion to a start pose.
+    std::string counted(int64_t misses, const SafetyCounts& counts) const;
     void report(RecordKind kind, bool success);
 
     const Settings& settings_;
@@ -194,7 +197,7 @@ class Servo {
     std::vector<float> between_;        // the last one, of the record that is written
     Chunk next_, taken_;
     int64_t takeover_ = 0;
-    int64_t misses_ = 0, orders_done_ = 0, serial_ = 0, state_id_ = -1, start_ = 0, tick_ = -1;
+    int64_t misses_ = 0, start_misses_ = 0, orders_done_ = 0, serial_ = 0, state_id_ = -1, start_ = 0, tick_ = -1;
     bool in_episode_ = false, is_open_ = false;
     // the first whole and finite observation is within the start envelope, or that is not asked for
     bool start_known_ = false;

@@ -14,6 +14,7 @@ from robotrl.cli.commands.parsing import at_least, check_seed, parse
 from robotrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from robotrl.deploy.control.safety import Counters
     from robotrl.deploy.control.shadow import ShadowReport
     from robotrl.deploy.remote.controller import RemotePolicyCfg
 
@@ -121,10 +122,9 @@ def _deploy(args: Args) -> int:
     print(f"success {report.successes} of {len(report.episodes)} {rates}, {report.ticks} control ticks")
     print(f"servo lateness p50 {late.p50:.0f}, p99 {late.p99:.0f}, p99.9 {late.p999:.0f}, max {late.max:.0f} us")
     print(f"deadlines missed {report.deadline_misses}, inference p50 {report.inference_us.p50:.0f} us")
-    safety = report.safety
-    found = [f"{name.replace('_', ' ')} {count}" for name, count in safety.reasons.items() if count]
-    reasons = f"; {', '.join(found)}" if found else ""
-    print(f"safety: {safety.held} of {safety.ticks} ticks held, {safety.damped} damped{reasons}")
+    print(f"safety: {_counted(report.safety)}")
+    if report.started_by == "servo" and not args.dry_run:
+        print(f"start motions: {_counted(report.start_safety)}; deadlines missed {report.start_deadline_misses}")
     print(f"scheduling: {report.scheduling}; runtime {report.runtime}, inference by {report.engine}")
     if report.started_by == "driver" and not args.dry_run:
         print("starts: by the driver's own motion, which the safety chain does not see")
@@ -139,6 +139,13 @@ def _deploy(args: Args) -> int:
         replace_file(args.json, dump_json({"schema_version": 1, **report.to_json()}))
         print(f"wrote {args.json}")
     return 0
+
+
+def _counted(safety: Counters) -> str:
+    """Ticks that the safety chain held and damped, with its reasons."""
+    found = [f"{name.replace('_', ' ')} {count}" for name, count in safety.reasons.items() if count]
+    reasons = f"; {', '.join(found)}" if found else ""
+    return f"{safety.held} of {safety.ticks} ticks held, {safety.damped} damped{reasons}"
 
 
 def _print_shadow(shadow: ShadowReport) -> None:

@@ -37,6 +37,8 @@ class DriverArgs:
     """Length of a plan, seconds."""
     cameras: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=NAME")] = ()
     """Camera of the simulator for each picture that the bundle observes."""
+    log: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Write ids and times of each call as JSON lines."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ def _as_driver(args: Args, port: int) -> int:
         port=port,
         allow_network=own.allow_network,
         seed=args.seed,
+        log=own.log,
         started=started,
     )
     print(f"stopped; planned {counts.planned}, braked {counts.braked}")

@@ -348,7 +348,7 @@ def test_a_reflex_comes_and_goes_between_control_ticks(watched: Path) -> None:
     # a command between two control ticks has a number of its own
     assert max(command.tick for command in found.commands) > len(ticks)
     assert any(command.reason & Reason.REFLEX for command in found.commands)
-    reasons = found.summary["reasons"]
+    reasons = found.summary["policy"]["reasons"]
     assert isinstance(reasons, dict) and reasons["reflex"] == control
 
 
