@@ -93,7 +93,7 @@ class RaySession:
         # Ray takes over SIGTERM, which a run answers by saving
         before = signal.getsignal(signal.SIGTERM)
         try:
-            _start(ray, options, cfg)
+            start(ray, options, cfg)
         except (ConnectionError, ValueError, OSError) as error:
             if cfg.address is None:
                 raise RobotrlError(f"Ray does not start on this machine: {short(_first_line(error))}") from error
@@ -131,8 +131,14 @@ class RaySession:
         atexit.unregister(self.close)
 
 
-def _start(ray: Any, options: dict[str, Any], cfg: ClusterCfg) -> None:
-    """Connect, or start Ray. On a busy machine its helpers may need longer than the 30 s that it waits: try again."""
+def start(ray: Any, options: dict[str, Any], cfg: ClusterCfg) -> None:
+    """Connect, or start Ray. On a busy machine its helpers may need longer than the 30 s that it waits: try again.
+
+    Args:
+        ray: the module.
+        options: arguments of `ray.init`.
+        cfg: settings; of a Ray that is started here, `start_timeout_s` limits how long it is tried.
+    """
     began = time.monotonic()
     while True:
         try:

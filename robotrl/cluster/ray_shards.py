@@ -45,6 +45,7 @@ class _Ordered(NamedTuple):
     weights: PublishedWeights
     steps: int
     random: Any
+    before: int
     found: Any
     """Reference to the rollout."""
     state: Any
@@ -190,17 +191,17 @@ class RayShards:
 
     # orders
 
-    def submit(self, weights: PublishedWeights, steps: int, random: Any) -> None:
+    def submit(self, weights: PublishedWeights, steps: int, random: Any, before: int) -> None:
         """See `ShardRunner.submit`."""
         for slot in self._slots:
-            self._send(slot, weights, steps, None if slot.number else random)
+            self._send(slot, weights, steps, None if slot.number else random, before)
 
-    def _send(self, slot: _Slot, weights: PublishedWeights, steps: int, random: Any) -> None:
-        order = CollectOrder(self._message(slot, weights), steps, random)
+    def _send(self, slot: _Slot, weights: PublishedWeights, steps: int, random: Any, before: int) -> None:
+        order = CollectOrder(self._message(slot, weights), steps, random, before)
         found, state = slot.worker.collect.options(num_returns=2).remote(order)
         if not slot.orders:
             slot.since = time.monotonic()
-        slot.orders.append(_Ordered(weights, steps, random, found, state))
+        slot.orders.append(_Ordered(weights, steps, random, before, found, state))
 
     def _message(self, slot: _Slot, weights: PublishedWeights) -> WeightsMessage:
         """The message with references to what all workers share."""
@@ -294,7 +295,7 @@ class RayShards:
                 continue
             break
         for order in orders:
-            self._send(slot, order.weights, order.steps, order.random)
+            self._send(slot, order.weights, order.steps, order.random, order.before)
         slot.since = time.monotonic()
 
     def _checked(self, slot: _Slot, answer: Answer | Failed) -> Answer:

@@ -10,9 +10,12 @@ import pytest
 
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.grpo import GrpoCfg
+from robotrl.algos.iql import IqlCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
+from robotrl.algos.td3_bc import Td3BcCfg
 from robotrl.cli.main import main
 from robotrl.cluster.ray_session import RaySession
 from robotrl.config import ActorCfg, ClusterCfg, EvalCfg, SimCfg, TrainCfg, check, from_json, to_json
@@ -64,7 +67,7 @@ def test_more_workers_than_cores_are_refused_before_ray_starts():
 @pytest.mark.parametrize(
     "algo, cluster, named",
     [
-        (SacCfg(), ClusterCfg("ray"), ("SacCfg", "ray")),
+        (Td3BcCfg(), ClusterCfg("ray"), ("Td3BcCfg", "ray")),
         (BcCfg(), ClusterCfg("local"), ("BcCfg", "local")),
         (ReinFlowCfg(), ClusterCfg("ray", max_staleness=2), ("ReinFlowCfg", "cluster.max_staleness", "2", "ppo")),
         (GrpoCfg(), ClusterCfg("ray", max_staleness=1), ("GrpoCfg", "cluster.max_staleness", "1")),
@@ -73,6 +76,13 @@ def test_more_workers_than_cores_are_refused_before_ray_starts():
 def test_methods_that_cannot_are_refused_by_name(algo: Any, cluster: ClusterCfg, named: tuple[str, ...]):
     with raises_naming(CapabilityError, *named):
         check(replace(PLAIN, algo=algo, cluster=cluster))
+
+
+def test_a_method_that_takes_no_env_steps_has_nothing_for_workers():
+    with raises_naming(ConfigError, "algo.env_steps", "0", "ray"):
+        check(replace(PLAIN, algo=IqlCfg(env_steps=0), cluster=ClusterCfg("ray")))
+    for algo in (SacCfg(), RlpdCfg(), IqlCfg(env_steps=100)):
+        check(replace(PLAIN, algo=algo, cluster=ClusterCfg("ray", workers=2, max_staleness=2)))
 
 
 def test_a_refusal_is_one_line_and_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
