@@ -42,6 +42,7 @@ PLAIN = TrainCfg(
         ({"cluster": ClusterCfg("local", address="auto")}, ("cluster.address", "auto", "ray")),
         ({"cluster": replace(ClusterCfg(), name="rey")}, ("cluster.name", "rey", "ray")),
         ({"cluster": ClusterCfg("ray"), "actor": ActorCfg(process=True)}, ("actor.process", "ray")),
+        ({"algo": replace(PpoCfg(), correction="v-trace")}, ("algo.correction", "v-trace", "vtrace")),
         ({"cluster": ClusterCfg("ray"), "fsdp": True}, ("fsdp", "ray")),
     ],
 )
