@@ -7,7 +7,6 @@ the time of such a test would be the start of processes that import torch.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import signal
@@ -25,7 +24,6 @@ import pytest
 from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.cli.main import main
 from robotrl.cluster import ray_shards
-from robotrl.cluster.ray_session import start
 from robotrl.cluster.ray_shards import RayShards
 from robotrl.config import ClusterCfg
 from robotrl.errors import ConfigError, NumericsError, RobotrlError
@@ -34,32 +32,14 @@ from tests.kits import off_policy_kit as off_policy
 from tests.kits.cluster_kit import clustered, dying, poisoned, stateless, walk
 from tests.kits.commands import PEG_PPO
 from tests.kits.learner_kit import same, snapshot
-from tests.kits.paths_kit import ROOT
+from tests.kits.ray_kit import connect, ray_of_two
 from tests.kits.refusals import raises_naming
 
 ray: Any = pytest.importorskip("ray")
 LOCAL, RAY = ClusterCfg("local", workers=2), ClusterCfg("ray", workers=2)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def session() -> Iterator[None]:
-    """A Ray with two CPUs, which workers find instead of starting one; that of RAY_ADDRESS, where it is set."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_agent_register_timeout_ms"] = "120000"  # noqa: SIM112
-    # workers import the tests' sims
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    connect()
-    yield
-    ray.shutdown()
-
-
-def connect() -> None:
-    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
-    before = signal.getsignal(signal.SIGTERM)
-    here = {"address": "local", "num_cpus": 2, "num_gpus": 0, "_node_ip_address": "127.0.0.1"}
-    # a busy machine needs longer than Ray waits for its own start
-    start(ray, (here if "RAY_ADDRESS" not in os.environ else {}) | options, ClusterCfg("ray"))
-    signal.signal(signal.SIGTERM, before)
+session = pytest.fixture(scope="module", autouse=True)(ray_of_two)
 
 
 @pytest.fixture
