@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from robotrl.config import ClusterCfg
 from robotrl.errors import ConfigError, RobotrlError, out_of_range, short
 from robotrl.utils.hardware import usable_cores
@@ -25,6 +27,8 @@ AUTO = "auto"
 CONNECT_S = 10.0
 """Time limit for a first connection to a cluster, s."""
 
+END_S = 5.0
+"""Time limit for the end of processes that were killed, s."""
 TIMED_OUT = "timed out during startup"
 """Part of Ray's error where its helpers were not up in time."""
 
@@ -126,6 +130,7 @@ class RaySession:
                 ray.shutdown()
             self._ours = False
         if self._folder is not None:
+            end_leftovers(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
         atexit.unregister(self.close)
@@ -149,6 +154,28 @@ def start(ray: Any, options: dict[str, Any], cfg: ClusterCfg) -> None:
             if cfg.address is not None or left <= 0 or TIMED_OUT not in str(error):
                 raise
             ray.shutdown()
+            if "_temp_dir" in options:
+                end_leftovers(Path(options["_temp_dir"]))
+
+
+def end_leftovers(folder: Path) -> None:
+    """End the processes of a Ray that did not come up, which would go on writing to its folder.
+
+    Args:
+        folder: the Ray's own temporary folder, which its processes have among their arguments.
+    """
+    left = [one for one in psutil.Process().children(recursive=True) if str(folder) in _arguments(one)]
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, END_S)
+
+
+def _arguments(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def _check_reachable(address: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sys
 import traceback
 import warnings
+from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +24,8 @@ from robotrl.learners.collection.acting import RolloutActing
 from robotrl.run.state_tree import pack, unpack
 from robotrl.spec import HasState
 
+PACKAGES = ("robotrl", "robotrl.sims", "robotrl.policies", "robotrl.configs", "robotrl.deploy")
+"""Packages whose sources act in a worker; a checkout has them in folders of their own."""
 Packed = tuple[Any, dict[str, np.ndarray]]
 """A state as Ray carries it: JSON values, and numpy arrays by name."""
 
@@ -28,6 +34,8 @@ class WorkerIdentity(NamedTuple):
     """Versions that must be the same on a worker as here."""
 
     robotrl: str
+    code: str
+    """Hash of the package's source files: two checkouts may have the same version."""
     python: str
     """Major and minor version."""
     torch: str
@@ -44,7 +52,25 @@ class WorkerStarted(NamedTuple):
 
 def identity() -> WorkerIdentity:
     """Versions in this process."""
-    return WorkerIdentity(version("robotrl"), ".".join(map(str, sys.version_info[:2])), torch.__version__)
+    return WorkerIdentity(
+        version("robotrl"), source_hash(), ".".join(map(str, sys.version_info[:2])), torch.__version__
+    )
+
+
+@cache
+def source_hash() -> str:
+    """First digits of the SHA-256 of the package's source files, which are the same in a wheel and in a checkout."""
+    files: dict[str, Path] = {}
+    for name in PACKAGES:
+        spec = find_spec(name)
+        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+            start = name.replace(".", "/")
+            files |= {f"{start}/{path.relative_to(folder).as_posix()}": path for path in Path(folder).rglob("*.py")}
+    found = hashlib.sha256()
+    for place, path in sorted(files.items()):
+        found.update(f"{place}\n".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()[:12]
 
 
 def packed_state(state: dict[str, Any]) -> Packed:

@@ -187,10 +187,11 @@ def test_an_error_in_a_worker_is_raised_here_with_its_envs():
             learner.close()
 
 
-def test_a_worker_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("field, other", [("python", "3.9"), ("robotrl", "0.0.1"), ("code", "0123456789ab")])
+def test_a_worker_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, field: str, other: str):
     ours = ray_shards.identity()
-    monkeypatch.setattr(ray_shards, "identity", lambda: ours._replace(python="3.9"))
-    with raises_naming(ConfigError, "worker", "python", ours.python, "3.9"):
+    monkeypatch.setattr(ray_shards, "identity", lambda: ours._replace(**{field: other}))
+    with raises_naming(ConfigError, "worker", field, getattr(ours, field), other):
         built(ClusterCfg("ray", workers=1))
 
 
