@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from robotrl.cluster.merging import joined_episodes, joined_rollouts, joined_steps
 from robotrl.cluster.scalars import ClusterScalars
@@ -114,6 +115,11 @@ class ShardedCollector:
         """Seconds inside the sims' steps, mean over shards."""
         self.staleness = 0
         """See `RolloutCollector`."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The module whose weights are sent."""
+        return self._acting.network
 
     def gather(self, steps: int) -> list[ShardRollout]:
         """Return the next rollout of each shard.
