@@ -38,6 +38,11 @@ class ShardRunner(Protocol):
     weights_bytes: int
     """Bytes of weights that were sent so far, summed over shards."""
 
+    @property
+    def shared(self) -> int:
+        """Number of shards that are stepped by another one's worker, because the cluster has no room for theirs."""
+        ...
+
     def submit(self, weights: PublishedWeights, steps: int, random: Any, before: int) -> None:
         """Order a rollout; returns before it is collected where shards run elsewhere.
 
@@ -178,6 +183,7 @@ class ShardedCollector:
         counts = {
             "cluster/restarts": self._runner.restarts,
             "cluster/lost_rollouts": self._runner.lost_rollouts,
+            "cluster/shared_workers": self._runner.shared,
             "cluster/weights_mb": self._runner.weights_bytes / 1e6,
             "cluster/version": self._publisher.version,
             "cluster/staleness": self._mean_staleness,

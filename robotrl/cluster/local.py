@@ -17,7 +17,7 @@ class LocalShards:
         recipes: one of each shard.
     """
 
-    restarts = lost_rollouts = 0
+    restarts = lost_rollouts = shared = 0
     """See `ShardRunner`."""
 
     def __init__(self, recipes: Sequence[ShardRecipe]) -> None:

@@ -121,6 +121,12 @@ class RaySession:
             if main:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
+    def room(self, cpus: int) -> dict[str, int]:
+        """Number of workers of so many CPUs that each node has room for, by the node's ID."""
+        import ray
+
+        return _room(ray, cpus)
+
     def close(self) -> None:
         """End the connection, and a Ray that was started here; may be called repeatedly."""
         if self._ours:
@@ -195,14 +201,18 @@ def _check_reachable(address: str) -> None:
         ) from error
 
 
+def _room(ray: Any, cpus: int) -> dict[str, int]:
+    return {node["NodeID"]: int(node["Resources"].get("CPU", 0)) // cpus for node in ray.nodes() if node["Alive"]}
+
+
 def _check_capacity(ray: Any, cfg: ClusterCfg) -> None:
     """Check that the cluster's nodes hold all workers.
 
     Raises:
         ConfigError: they do not; a worker does not span nodes.
     """
-    cpus = sorted((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), reverse=True)
-    held = sum(count // cfg.cpus for count in cpus)
+    cpus = sorted(_room(ray, 1).values(), reverse=True)
+    held = sum(_room(ray, cfg.cpus).values())
     if held < cfg.workers:
         listed = ", ".join(map(str, cpus[:8])) + (" and so on" if len(cpus) > 8 else "")
         raise ConfigError(

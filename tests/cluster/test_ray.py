@@ -63,13 +63,14 @@ def reused(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 
     def taken(shards: RayShards, slot: Any) -> None:
         if KEPT and slot.failures == 0:
-            slot.worker, slot.at = KEPT.pop(), None
+            slot.worker, slot.host, slot.at = KEPT.pop(), None, None
         else:
             make(shards, slot)
 
     def kept(shards: RayShards) -> None:
         for slot in shards._slots:
-            if slot.started is not None and slot.worker is not None and not slot.orders:
+            alone = [one.worker for one in shards._slots].count(slot.worker) == 1
+            if slot.started is not None and slot.worker is not None and not slot.orders and alone:
                 slot.worker.close.remote()
                 KEPT.append(slot.worker)
                 slot.worker = None
@@ -176,6 +177,46 @@ def test_a_worker_that_dies_again_and_again_ends_the_run_with_one_line(tmp_path:
             learner.close()
     # killed as often as allowed, and once more
     assert [mark.exists() for mark in marks] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("lead", [0, 1])
+def test_a_cluster_that_shrinks_and_grows_gives_the_same_numbers(lead: int, monkeypatch: pytest.MonkeyPatch):
+    """A node with room for one worker leaves: the other steps both shards, until there is room again."""
+    whole = state_after(built(replace(LOCAL, max_staleness=lead)), 6)
+    learner = built(replace(RAY, max_staleness=lead))
+    shards = runner(learner)
+    places = shards._session.room(1)
+    room = {"workers": 2}
+    monkeypatch.setattr(shards._session, "room", lambda cpus: dict.fromkeys(places, room["workers"]))
+    try:
+        learner.iterate()
+        first, second = shards._slots
+        assert second.started is not None
+        room["workers"] = 1
+        os.kill(second.started.pid, signal.SIGKILL)
+        with pytest.warns(
+            UserWarning, match="worker 1 .*: no node has room, so worker 0 goes on from the state before"
+        ):
+            learner.iterate()
+        assert second.worker is first.worker and learner._collector.scalars()["cluster/shared_workers"] == 1
+        # the worker that steps both dies: there is one more, and again one for both
+        assert first.started is not None
+        os.kill(first.started.pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match="worker 0 .* goes on"):
+            learner.iterate()
+        assert second.worker is first.worker and shards.shared == 1
+        room["workers"] = 2
+        learner.iterate()
+        guest = next(slot for slot in shards._slots if slot.host is not None)
+        assert guest.next is not None
+        ray.get(guest.next.started)
+        with pytest.warns(UserWarning, match="a node has room"):
+            learner.iterate()
+        learner.iterate()
+        assert shards.shared == 0 and second.worker is not first.worker
+        assert same(snapshot(learner.state()), whole)
+    finally:
+        learner.close()
 
 
 def test_an_error_in_a_worker_is_raised_here_with_its_envs():
