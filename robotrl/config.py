@@ -115,7 +115,7 @@ class ActorCfg:
 
 @dataclass(frozen=True)
 class ClusterCfg:
-    """Rollouts in shards: the envs are divided evenly over workers, for on-policy algorithms."""
+    """Collection in shards: the envs are divided evenly over workers."""
 
     name: Annotated[Literal["none", "local", "ray"], tyro.conf.arg(name="")] = "none"
     """Where the shards are stepped: "ray" in one Ray actor each; "local" in this process, one after the other, with the
@@ -128,8 +128,8 @@ class ClusterCfg:
     cpus: int = 1
     """CPU cores of each worker: reserved in Ray, and its number of physics threads."""
     max_staleness: int = 0
-    """Number of updates by which the policy of a rollout may be older than the one that learns from it. 0: workers wait
-    during updates. 1 or more: they collect ahead, and the loss corrects for the older policy."""
+    """Number of iterations by which the policy of a rollout may be older than the one that learns from it. 0: workers
+    wait during updates. 1 or more: they collect ahead, and an on-policy loss corrects for the older policy."""
     restarts: int = 3
     """Number of times in a row that a worker that dies or hangs is replaced, without a rollout in between, before the
     run ends."""
@@ -539,12 +539,17 @@ def _check_cluster(cfg: TrainCfg[Any, Any]) -> None:
     if not cfg.algo.clusters:
         raise CapabilityError(
             f"{algo} collects no rollouts that workers could collect, and cluster is {cluster.name!r}: expected cluster"
-            " none, or an on-policy algorithm such as ppo, reinflow or grpo"
+            " none, or an algorithm that steps the sim, such as ppo, reinflow, grpo or sac"
+        )
+    if isinstance(cfg.algo, CountsEnvSteps) and not cfg.algo.env_steps:
+        raise ConfigError(
+            f"algo.env_steps is 0, and cluster is {cluster.name!r}: expected cluster none, or env steps for workers to"
+            " take"
         )
     if cluster.max_staleness and not cfg.algo.corrects_staleness:
         raise CapabilityError(
             f"{algo} does not correct for rollouts of an older policy, and cluster.max_staleness is"
-            f" {cluster.max_staleness}: expected 0, or algo ppo"
+            f" {cluster.max_staleness}: expected 0, or algo ppo, sac or rlpd"
         )
     if cfg.sim.num_envs % cluster.workers:
         raise ConfigError(

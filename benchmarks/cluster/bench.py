@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.cluster import costs
 from benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
 from benchmarks.kit.figures import Figure, spread
 from benchmarks.kit.markdown import table_head
@@ -28,7 +29,7 @@ STALENESS = {"sync": 0, "async-2": 2}
 
 
 def cells(quick: bool) -> list[Cell]:
-    """Speed, and learning with and without staleness; `quick` is speed alone, in few rounds."""
+    """Speed, constants of the cost model, and learning with and without staleness; `quick` leaves learning out."""
     base = ("python", "-m", "benchmarks.cluster.cell")
     speed = Cell("speed", TASK, 0, (*base, "speed", "3" if quick else "21", OUT), "result.json")
     learning = [
@@ -36,7 +37,8 @@ def cells(quick: bool) -> list[Cell]:
         for seed in SEEDS
         for name in STALENESS
     ]
-    return [speed] if quick else [speed, *learning]
+    constants = Cell("costs", TASK, 0, (*base, "costs", "3" if quick else "21", OUT), "result.json")
+    return [speed, constants] if quick else [speed, constants, *learning]
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
@@ -54,6 +56,9 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
                 figures[f"speed_{length}ms"] = Figure(
                     speeds.median, "env steps/s", runs=len(found["env_steps_per_s"]), low=speeds.low, high=speeds.high
                 )
+    for cell in results:
+        if cell["method"] == "costs":
+            figures |= costs.figures(cell["result"])
     for name in STALENESS:
         found = [cell["result"] for cell in results if cell["method"] == name]
         for key in ("success", "env_steps") if found else ():
@@ -78,6 +83,8 @@ def table(document: Mapping[str, Any]) -> str:
     ]
     lines = [*table_head(("rollout", "two workers against one", "overhead", "env steps/s of two"))] if rows else []
     lines += rows
+    if constants := costs.rows(figures):
+        lines += ["", *table_head(("constant of the [cost model](../clusters/cost.md)", "")), *constants]
     learned = [name for name in STALENESS if f"{name}_success" in figures]
     if learned:
         lines += ["", *table_head((f"`{LEARNED}`", "success, %", "env steps", "seeds"))]

@@ -1,4 +1,7 @@
-"""One cell of the cluster bench: `python -m benchmarks.cluster.cell speed ROUNDS OUT`, or `... NAME SEED OUT`."""
+"""One cell of the cluster bench: `python -m benchmarks.cluster.cell NAME NUMBER OUT`.
+
+The number is that of the rounds of the cells `speed` and `costs`, and the seed of others.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.cluster import costs
 from benchmarks.cluster.bench import LEARNED, MILLISECONDS, STALENESS, TASK
 from benchmarks.kit.figures import paired
 from robotrl.algos.ppo import DensityActing, PpoCfg
@@ -40,7 +44,12 @@ ENV_STEPS = 1_000_000
 
 def main(name: str, number: int, out: Path) -> None:
     """Run one cell in this process."""
-    found = speed(number) if name == "speed" else learn(STALENESS[name], number, out)
+    if name == "speed":
+        found = speed(number)
+    elif name == "costs":
+        found = constants(number)
+    else:
+        found = learn(STALENESS[name], number, out)
     replace_file(out / "result.json", dump_json(found))
 
 
@@ -94,6 +103,27 @@ def speed(rounds: int) -> dict[str, Any]:
         one.close()
     ray.shutdown()
     return found
+
+
+def constants(rounds: int) -> dict[str, Any]:
+    """Constants of the cost model; see `benchmarks.cluster.costs`."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    torch.set_num_threads(1)
+    # a CPU for each worker of all routes, which take turns
+    cpus = sum(costs.WORKERS)
+    ray.init(
+        address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.CRITICAL
+    )
+    routes = {workers: collector(ClusterCfg("ray", workers=workers)) for workers in costs.WORKERS}
+    steps = calibrated(routes[1], MILLISECONDS[-1] / 1000)
+    try:
+        return costs.measured(routes, routes[1].network, steps, rounds)
+    finally:
+        for one in routes.values():
+            one.close()
+        ray.shutdown()
 
 
 def seconds(one: ShardedRollouts, steps: int, calls: int) -> float:

@@ -34,6 +34,8 @@ class DsrlCfg(LearnerCfg):
     default_policy: ClassVar[str] = "steered"
     # few envs, because an update is slow and some follow each decision of all envs
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16, "tuned_on": "success"})
+    clusters: ClassVar[bool] = True
+    corrects_staleness: ClassVar[bool] = True
     env_steps: int = 100_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80

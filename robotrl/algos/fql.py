@@ -169,6 +169,8 @@ class FqlCfg(LearnerCfg):
     default_policy: ClassVar[str] = "flow"
     # online, an iteration has few env steps, and an evaluation many
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16, "evaluation.max_share": 1.0})
+    clusters: ClassVar[bool] = True
+    corrects_staleness: ClassVar[bool] = True
 
     def check(self) -> None:
         """See `LearnerCfg.check`."""

@@ -25,7 +25,7 @@ from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import ConfigError, check_decay, out_of_range, unknown
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, clone_loss_of
 from robotrl.fn.q_targets import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
-from robotrl.learners.actor.remote import RemoteReplayCollector, experience_of
+from robotrl.learners.actor.remote import Experience, experience_of
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import (
@@ -39,7 +39,7 @@ from robotrl.learners.off_policy import (
     updates_per_call,
 )
 from robotrl.learners.parts import Part
-from robotrl.learners.replay_collector import Acting, ReplayCollector
+from robotrl.learners.replay_collector import Acting
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import ValueNet
 from robotrl.policies.q import QEnsemble, smallest
@@ -60,6 +60,8 @@ class IqlCfg(LearnerCfg):
 
     default_policy: ClassVar[str] = "gaussian"
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16})
+    clusters: ClassVar[bool] = True
+    corrects_staleness: ClassVar[bool] = True
     updates: int = 20_000
     """Number of offline updates, on the dataset only."""
     updates_per_iteration: int = 500
@@ -303,7 +305,7 @@ class IqlLearner(Learner):
         self._steps = cfg.num_steps * sim.num_envs
         self._offline = math.ceil(cfg.updates / cfg.updates_per_iteration)
         self.iterations = self._offline + math.ceil(cfg.env_steps / self._steps)
-        self.experience: ReplayCollector | RemoteReplayCollector | None = None
+        self.experience: Experience | None = None
         """Collector of online experience; None offline."""
         if cfg.env_steps:
             online = PolicyBuilder(setup._replace(init_policy=self.policy), sim, False)

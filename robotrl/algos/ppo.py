@@ -32,6 +32,7 @@ from robotrl.learners.memory.contexts import Contexts, SingleContexts, contexts_
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.on_policy import (
+    OBS,
     ROWS,
     OnPolicyBatch,
     Rollouts,
@@ -53,6 +54,7 @@ from robotrl.spec import Density, HasDensity, HasMemory, LearnerCfg, MemoryNeeds
 from robotrl.utils.batched import in_parts
 
 SCHEDULES = ("constant", "linear", "adaptive")
+CORRECTIONS = ("decoupled", "vtrace")
 LR_RANGE = (1e-5, 1e-2)
 """Bounds of an adaptive learning rate."""
 BEHAVIOR_WEIGHT = 5.0
@@ -123,6 +125,9 @@ class PpoCfg(LearnerCfg):
     """Running normalization of observations, part of a new policy; a pretrained policy keeps its own."""
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
+    correction: Literal["decoupled", "vtrace"] = "decoupled"
+    """Correction for rollouts of an older policy (`cluster.max_staleness`), of no effect without them: "decoupled"
+    weights the advantages of GAE by the ratio of the policies; "vtrace" takes advantages and targets of V-trace."""
     guidance: GuidanceCfg = field(default_factory=GuidanceCfg)
     """Guidance by suggested actions, off by default: adds critics of actions and both losses; see docs/guidance.md."""
     bf16: bool = False
@@ -403,11 +408,16 @@ class PpoLearner(Learner):
         if self._guide is not None:
             self._guide.add_to(rollout)
         rollout = self._contexts.remembered(rollout)
-        batch = make_batch(rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world)
+        proximal = self._proximal(rollout) if self._rollouts.collector.staleness else None
+        ratio = None if proximal is None else proximal - rollout.record["log_prob"][rollout.valid]
+        traced = ratio if cfg.correction == "vtrace" else None
+        batch = make_batch(
+            rollout, self._value, cfg.gamma, cfg.gae_lambda, cfg.microbatch, self.world, log_ratio=traced
+        )
         scalars = rollout_scalars(rollout, batch, reward)
         scalars |= self._rollouts.collector.scalars()
-        if self._rollouts.collector.staleness:
-            batch, more = self._decoupled(batch)
+        if proximal is not None:
+            batch, more = self._corrected(batch, proximal)
             scalars |= more
         scalars["reward_scale"] = self.policy.reward_scale or 1.0
         self.iteration += 1
@@ -424,28 +434,35 @@ class PpoLearner(Learner):
         return self.critic(self.critic.encode(obs, self._contexts.encode(obs)))
 
     @torch.no_grad()
-    def _decoupled(self, batch: OnPolicyBatch) -> tuple[OnPolicyBatch, dict[str, float]]:
-        """Return the batch of an older policy with the decoupled objective, and scalars to log.
-
-        The ratio is to the policy before this update; the advantage is weighted for the policy that acted.
-        """
+    def _proximal(self, rollout: Rollout) -> Tensor:
+        """Log-probabilities (B,) of an older policy's decisions under the policy before this update."""
 
         def log_prob(rows: dict[str, Tensor]) -> Tensor:
             with in_bf16(self.cfg.bf16, self._engine.device):
                 density: Density = self.policy.density(self._contexts.encode(observations(rows)))
             return chunk_log_prob(density, rows["raw"])
 
+        obs = {OBS + key: x[rollout.valid] for key, x in rollout.obs.items()}
+        rows = {**obs, "raw": rollout.record["raw"][rollout.valid]}
+        return in_parts(log_prob, rows, self.cfg.microbatch or ROWS)
+
+    def _corrected(self, batch: OnPolicyBatch, proximal: Tensor) -> tuple[OnPolicyBatch, dict[str, float]]:
+        """Return the batch of an older policy for the update, and scalars to log.
+
+        The ratio is to the policy before this update. In the decoupled objective the advantage is weighted for the
+        policy that acted; the advantage of V-trace is so already.
+        """
         behavior = batch.record["log_prob"]
-        rows = {**batch.rows(), "raw": batch.record["raw"]}
-        proximal = in_parts(log_prob, rows, self.cfg.microbatch or ROWS)
-        weight = behavior_weight(proximal, behavior, BEHAVIOR_WEIGHT)
+        decoupled = self.cfg.correction == "decoupled"
+        most = BEHAVIOR_WEIGHT if decoupled else 1.0
+        weight = behavior_weight(proximal, behavior, most)
         scalars = {
             "behavior_weight": float(weight.mean()),
             "behavior_kl": float((behavior - proximal).mean()),
-            "behavior_capped": float((weight >= BEHAVIOR_WEIGHT).float().mean()),
+            "behavior_capped": float((weight >= most).float().mean()),
         }
-        record = batch.record | {"log_prob": proximal}
-        return batch._replace(record=record, advantage=batch.advantage * weight), scalars
+        advantage = batch.advantage * weight if decoupled else batch.advantage
+        return batch._replace(record=batch.record | {"log_prob": proximal}, advantage=advantage), scalars
 
     @torch.no_grad()
     def _spread(self, batch: OnPolicyBatch) -> float:
@@ -502,6 +519,8 @@ def _learning(judge: QEnsemble | None) -> tuple[str, ...]:
 def _check(cfg: PpoCfg) -> None:
     if cfg.lr_schedule not in SCHEDULES:
         raise unknown("algo.lr_schedule", str(cfg.lr_schedule), SCHEDULES)
+    if cfg.correction not in CORRECTIONS:
+        raise unknown("algo.correction", str(cfg.correction), CORRECTIONS)
     check_positive("algo.desired_kl", cfg.desired_kl)
     if cfg.value_clip is not None and not cfg.value_clip > 0:
         raise out_of_range("algo.value_clip", cfg.value_clip, "above 0, or none")

@@ -67,6 +67,8 @@ class RlpdCfg(LearnerCfg):
     default_policy: ClassVar[str] = "squashed"
     # updates follow each env step
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 8, "tuned_on": "success"})
+    clusters: ClassVar[bool] = True
+    corrects_staleness: ClassVar[bool] = True
     env_steps: int = 100_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 4

@@ -56,6 +56,8 @@ class SacCfg(LearnerCfg):
     default_policy: ClassVar[str] = "squashed"
     # an update follows each env step
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 4})
+    clusters: ClassVar[bool] = True
+    corrects_staleness: ClassVar[bool] = True
     env_steps: int = 1_000_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 8

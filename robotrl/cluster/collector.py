@@ -10,18 +10,20 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from robotrl.cluster.merging import joined_episodes, joined_rollouts
+from robotrl.cluster.merging import joined_episodes, joined_rollouts, joined_steps
 from robotrl.cluster.scalars import ClusterScalars
-from robotrl.cluster.shard import VERSION, ShardRollout
+from robotrl.cluster.shard import ShardRollout
+from robotrl.cluster.steps import VERSION, StepBatch
 from robotrl.cluster.weights import PublishedWeights, WeightPublisher
 from robotrl.errors import RobotrlError
-from robotrl.learners.collection.acting import EpisodesActing, RolloutActing
+from robotrl.learners.collection.acting import EpisodesActing, RolloutActing, StepsActing
 from robotrl.rollout.groups import Trajectories
 from robotrl.rollout.storage import Rollout
 
@@ -36,13 +38,19 @@ class ShardRunner(Protocol):
     weights_bytes: int
     """Bytes of weights that were sent so far, summed over shards."""
 
-    def submit(self, weights: PublishedWeights, steps: int, random: Any) -> None:
+    @property
+    def shared(self) -> int:
+        """Number of shards that are stepped by another one's worker, because the cluster has no room for theirs."""
+        ...
+
+    def submit(self, weights: PublishedWeights, steps: int, random: Any, before: int) -> None:
         """Order a rollout; returns before it is collected where shards run elsewhere.
 
         Args:
             weights: the policy that acts.
             steps: steps in every env.
             random: state of the random generator of the first shard; None: its own.
+            before: env steps of the run before this rollout, summed over shards.
         """
         ...
 
@@ -67,11 +75,20 @@ class ShardRunner(Protocol):
         ...
 
 
+class _Ordered(NamedTuple):
+    """A rollout that was ordered and not taken."""
+
+    version: int
+    env_steps: int
+    """Env steps of all shards; 0 for whole episodes."""
+
+
 class ShardedCollector:
-    """Gathers what shards collect: the common part of `ShardedRollouts` and `ShardedEpisodes`.
+    """Gathers what shards collect: the common part of `ShardedRollouts`, `ShardedEpisodes` and `ShardedSteps`.
 
     Args:
         runner: runs the shards.
+        num_envs: number of envs, of all shards.
         acting: the learner's policy.
         generator: the learner's random generator; without staleness the first shard samples with it, so that one shard
             gives the same numbers as none.
@@ -85,15 +102,16 @@ class ShardedCollector:
     def __init__(
         self,
         runner: ShardRunner,
-        acting: RolloutActing | EpisodesActing,
+        num_envs: int,
+        acting: RolloutActing | EpisodesActing | StepsActing,
         generator: torch.Generator,
         device: torch.device,
         max_staleness: int,
     ) -> None:
-        self._runner, self._acting, self._generator = runner, acting, generator
+        self._runner, self._num_envs, self._acting, self._generator = runner, num_envs, acting, generator
         self._device, self._lead = device, max_staleness
         self._publisher = WeightPublisher()
-        self._versions = deque[int]()
+        self._ordered = deque[_Ordered]()
         self._scalars = ClusterScalars()
         self._last, self._mean_staleness = 0, math.nan
         self.env_steps = 0
@@ -102,6 +120,11 @@ class ShardedCollector:
         """Seconds inside the sims' steps, mean over shards."""
         self.staleness = 0
         """See `RolloutCollector`."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The module whose weights are sent."""
+        return self._acting.network
 
     def gather(self, steps: int) -> list[ShardRollout]:
         """Return the next rollout of each shard.
@@ -114,12 +137,14 @@ class ShardedCollector:
         """
         began = time.perf_counter()
         weights = self._publisher.publish(self._acting.network, self._acting.settings())
-        while len(self._versions) <= self._lead:
-            self._runner.submit(weights, steps, None if self._lead else self._generator.get_state().numpy())
-            self._versions.append(weights.version)
+        while len(self._ordered) <= self._lead:
+            random = None if self._lead else self._generator.get_state().numpy()
+            before = self.env_steps + sum(order.env_steps for order in self._ordered)
+            self._runner.submit(weights, steps, random, before)
+            self._ordered.append(_Ordered(weights.version, steps * self._num_envs))
         published = time.perf_counter()
         parts = self._runner.take()
-        version = self._versions.popleft()
+        version = self._ordered.popleft().version
         found = [self._decided_by(shard, part, version) for shard, part in enumerate(parts)]
         if not self._lead:
             self._generator.set_state(torch.from_numpy(np.array(parts[0].random)))
@@ -131,14 +156,19 @@ class ShardedCollector:
         return parts
 
     def _decided_by(self, shard: int, part: ShardRollout, version: int) -> NDArray[np.int64]:
-        """Versions of the weights of a shard's complete decisions; taken out of their record.
+        """Versions of the weights of a shard's decisions, or of each of its steps for a replay.
 
-        A decision that was begun in the rollout before and completed in this one is of the version before.
+        They are taken out of the record of a rollout's decisions; a replay keeps those of its steps. A decision that
+        was begun in the rollout before and completed in this one is of the version before.
 
         Raises:
             RobotrlError: they are not the expected ones.
         """
-        decided: NDArray[np.int64] = np.asarray(part.rollout.record.pop(VERSION))
+        decided: NDArray[np.int64]
+        if isinstance(part.rollout, StepBatch):
+            decided = part.rollout.versions()
+        else:
+            decided = np.asarray(part.rollout.record.pop(VERSION))
         if isinstance(part.rollout, Rollout):
             decided = decided[np.asarray(part.rollout.valid)]
         if part.version != version or decided.max() > version or decided.min() < self._last:
@@ -153,6 +183,7 @@ class ShardedCollector:
         counts = {
             "cluster/restarts": self._runner.restarts,
             "cluster/lost_rollouts": self._runner.lost_rollouts,
+            "cluster/shared_workers": self._runner.shared,
             "cluster/weights_mb": self._runner.weights_bytes / 1e6,
             "cluster/version": self._publisher.version,
             "cluster/staleness": self._mean_staleness,
@@ -169,7 +200,7 @@ class ShardedCollector:
         """See `RolloutCollector`."""
         self.env_steps = int(state["env_steps"])
         self._publisher.version, self._last = int(state["version"]), int(state["last"])
-        self._versions.clear()
+        self._ordered.clear()
         self._runner.load([state["shards"][str(shard)] for shard in range(len(state["shards"]))])
 
     def close(self) -> None:
@@ -201,3 +232,19 @@ class ShardedEpisodes(ShardedCollector):
         """
         parts = [part.rollout for part in self.gather(0)]
         return joined_episodes([part for part in parts if isinstance(part, Trajectories)], self._device)
+
+
+class ShardedSteps(ShardedCollector):
+    """Collects env steps for a replay in shards; implements `StepsCollector`. For the arguments see `ShardedCollector`.
+
+    With staleness, a batch is as long as the newest one was when it was ordered.
+    """
+
+    def steps(self, steps: int) -> StepBatch:
+        """See `StepsCollector`.
+
+        Raises:
+            RobotrlError: see `ShardedCollector.gather`.
+        """
+        parts = [part.rollout for part in self.gather(steps)]
+        return joined_steps([part for part in parts if isinstance(part, StepBatch)])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
-from robotrl.cluster.collector import ShardedEpisodes, ShardedRollouts
+from robotrl.cluster.collector import ShardedEpisodes, ShardedRollouts, ShardedSteps
 from robotrl.cluster.local import LocalShards
 from robotrl.cluster.ray_shards import RayShards
-from robotrl.cluster.shard import GroupKind, RolloutKind, ShardRecipe
+from robotrl.cluster.shard import GroupKind, RolloutKind, ShardKind, ShardRecipe, StepsKind
 from robotrl.config import ClusterCfg
 from robotrl.engine.distributed import SEEDS
 from robotrl.errors import ConfigError
-from robotrl.learners.collection.acting import EpisodesActing, RolloutActing
+from robotrl.learners.collection.acting import EpisodesActing, RolloutActing, StepsActing
+from robotrl.replay.layout import ReplayLayout
 from robotrl.spec import VecSim
 from robotrl.utils.devices import CPU
 
@@ -22,7 +24,7 @@ SHARD_STRIDE = 7_368_787
 
 
 class ClusterCollectors:
-    """Factory of sharded collectors; implements `robotrl.learners.collection.collectors.Collectors`.
+    """Factory of sharded collectors; implements `Collectors` and `StepsCollectors` of `robotrl.learners.collection`.
 
     Args:
         cfg: settings.
@@ -41,7 +43,7 @@ class ClusterCollectors:
     ) -> ShardedRollouts:
         """See `Collectors.rollouts`; the learner's sim serves for its specs alone, and is closed."""
         runner = self._runner(sim, acting, RolloutKind(gamma), seed)
-        return ShardedRollouts(runner, acting, generator, self._device, self._cfg.max_staleness)
+        return ShardedRollouts(runner, sim.num_envs, acting, generator, self._device, self._cfg.max_staleness)
 
     def groups(
         self, sim: VecSim, acting: EpisodesActing, size: int, seed: int, generator: torch.Generator
@@ -59,10 +61,24 @@ class ClusterCollectors:
                 f" algo.group_size is {size}: expected whole groups of each worker's {num_envs} envs"
             )
         runner = self._runner(sim, acting, GroupKind(size), seed)
-        return ShardedEpisodes(runner, acting, generator, self._device, self._cfg.max_staleness)
+        return ShardedEpisodes(runner, sim.num_envs, acting, generator, self._device, self._cfg.max_staleness)
+
+    def steps(
+        self,
+        sim: VecSim,
+        acting: StepsActing,
+        layout: ReplayLayout,
+        gamma: float,
+        seed: int,
+        generator: torch.Generator,
+    ) -> ShardedSteps:
+        """See `StepsCollectors.steps`; the learner's sim serves for its specs alone, and is closed."""
+        kind = StepsKind(replace(layout, streams=sim.num_envs // self._cfg.workers), gamma)
+        runner = self._runner(sim, acting, kind, seed)
+        return ShardedSteps(runner, sim.num_envs, acting, generator, self._device, self._cfg.max_staleness)
 
     def _runner(
-        self, sim: VecSim, acting: RolloutActing | EpisodesActing, kind: RolloutKind | GroupKind, seed: int
+        self, sim: VecSim, acting: RolloutActing | EpisodesActing | StepsActing, kind: ShardKind, seed: int
     ) -> LocalShards | RayShards:
         cfg = self._cfg
         num_envs = sim.num_envs // cfg.workers

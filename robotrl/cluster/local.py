@@ -17,7 +17,7 @@ class LocalShards:
         recipes: one of each shard.
     """
 
-    restarts = lost_rollouts = 0
+    restarts = lost_rollouts = shared = 0
     """See `ShardRunner`."""
 
     def __init__(self, recipes: Sequence[ShardRecipe]) -> None:
@@ -25,7 +25,7 @@ class LocalShards:
         self.weights_bytes = 0
         """See `ShardRunner`."""
         self._at: int | None = None
-        self._orders = deque[tuple[PublishedWeights, int, Any]]()
+        self._orders = deque[tuple[PublishedWeights, int, Any, int]]()
         try:
             for recipe in recipes:
                 self._shards.append(Shard(recipe))
@@ -33,19 +33,19 @@ class LocalShards:
             self.close()
             raise
 
-    def submit(self, weights: PublishedWeights, steps: int, random: Any) -> None:
+    def submit(self, weights: PublishedWeights, steps: int, random: Any, before: int) -> None:
         """See `ShardRunner.submit`."""
-        self._orders.append((weights, steps, random))
+        self._orders.append((weights, steps, random, before))
 
     def take(self) -> list[ShardRollout]:
         """See `ShardRunner.take`."""
-        weights, steps, random = self._orders.popleft()
+        weights, steps, random, before = self._orders.popleft()
         message = weights.message(self._at)
         if self._at != weights.version:
             self.weights_bytes += len(self._shards) * message.data.nbytes
         self._at = weights.version
         return [
-            shard.collect(CollectOrder(message, steps, None if number else random))
+            shard.collect(CollectOrder(message, steps, None if number else random, before))
             for number, shard in enumerate(self._shards)
         ]
 

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from robotrl.config import ClusterCfg
 from robotrl.errors import ConfigError, RobotrlError, out_of_range, short
 from robotrl.utils.hardware import usable_cores
@@ -25,6 +27,8 @@ AUTO = "auto"
 CONNECT_S = 10.0
 """Time limit for a first connection to a cluster, s."""
 
+END_S = 5.0
+"""Time limit for the end of processes that were killed, s."""
 TIMED_OUT = "timed out during startup"
 """Part of Ray's error where its helpers were not up in time."""
 
@@ -93,7 +97,7 @@ class RaySession:
         # Ray takes over SIGTERM, which a run answers by saving
         before = signal.getsignal(signal.SIGTERM)
         try:
-            _start(ray, options, cfg)
+            start(ray, options, cfg)
         except (ConnectionError, ValueError, OSError) as error:
             if cfg.address is None:
                 raise RobotrlError(f"Ray does not start on this machine: {short(_first_line(error))}") from error
@@ -117,6 +121,12 @@ class RaySession:
             if main:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
+    def room(self, cpus: int) -> dict[str, int]:
+        """Number of workers of so many CPUs that each node has room for, by the node's ID."""
+        import ray
+
+        return _room(ray, cpus)
+
     def close(self) -> None:
         """End the connection, and a Ray that was started here; may be called repeatedly."""
         if self._ours:
@@ -126,13 +136,20 @@ class RaySession:
                 ray.shutdown()
             self._ours = False
         if self._folder is not None:
+            end_leftovers(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
         atexit.unregister(self.close)
 
 
-def _start(ray: Any, options: dict[str, Any], cfg: ClusterCfg) -> None:
-    """Connect, or start Ray. On a busy machine its helpers may need longer than the 30 s that it waits: try again."""
+def start(ray: Any, options: dict[str, Any], cfg: ClusterCfg) -> None:
+    """Connect, or start Ray. On a busy machine its helpers may need longer than the 30 s that it waits: try again.
+
+    Args:
+        ray: the module.
+        options: arguments of `ray.init`.
+        cfg: settings; of a Ray that is started here, `start_timeout_s` limits how long it is tried.
+    """
     began = time.monotonic()
     while True:
         try:
@@ -143,6 +160,28 @@ def _start(ray: Any, options: dict[str, Any], cfg: ClusterCfg) -> None:
             if cfg.address is not None or left <= 0 or TIMED_OUT not in str(error):
                 raise
             ray.shutdown()
+            if "_temp_dir" in options:
+                end_leftovers(Path(options["_temp_dir"]))
+
+
+def end_leftovers(folder: Path) -> None:
+    """End the processes of a Ray that did not come up, which would go on writing to its folder.
+
+    Args:
+        folder: the Ray's own temporary folder, which its processes have among their arguments.
+    """
+    left = [one for one in psutil.Process().children(recursive=True) if str(folder) in _arguments(one)]
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, END_S)
+
+
+def _arguments(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def _check_reachable(address: str) -> None:
@@ -162,14 +201,18 @@ def _check_reachable(address: str) -> None:
         ) from error
 
 
+def _room(ray: Any, cpus: int) -> dict[str, int]:
+    return {node["NodeID"]: int(node["Resources"].get("CPU", 0)) // cpus for node in ray.nodes() if node["Alive"]}
+
+
 def _check_capacity(ray: Any, cfg: ClusterCfg) -> None:
     """Check that the cluster's nodes hold all workers.
 
     Raises:
         ConfigError: they do not; a worker does not span nodes.
     """
-    cpus = sorted((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), reverse=True)
-    held = sum(count // cfg.cpus for count in cpus)
+    cpus = sorted(_room(ray, 1).values(), reverse=True)
+    held = sum(_room(ray, cfg.cpus).values())
     if held < cfg.workers:
         listed = ", ".join(map(str, cpus[:8])) + (" and so on" if len(cpus) > 8 else "")
         raise ConfigError(

@@ -3,6 +3,9 @@
 A worker returns its state with each rollout. One that dies costs the rollout that it was collecting: another one takes
 over the state, repeats the order, and gives the rollout that the first one would have given. Where the sim's state
 cannot be restored, it begins new episodes from a seed that no other worker has, and says which.
+
+Nodes may leave and join. Where no node has room for a new worker, the shard becomes the guest of another shard's
+worker, which steps both; once there is room, the guest gets a worker of its own. The numbers stay the same.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,10 +48,19 @@ class _Ordered(NamedTuple):
     weights: PublishedWeights
     steps: int
     random: Any
+    before: int
     found: Any
     """Reference to the rollout."""
     state: Any
     """Reference to the state after it."""
+
+
+class _Next(NamedTuple):
+    """A worker that starts, for a guest to move to."""
+
+    worker: Any
+    started: Any
+    """Reference to its answer."""
 
 
 class _Lost(Exception):
@@ -61,10 +73,13 @@ class _Slot:
     def __init__(self, number: int, recipe: ShardRecipe, envs: range) -> None:
         self.number, self.recipe, self.envs = number, recipe, envs
         self.worker: Any = None
+        self.host: int | None = None
+        """Number of the shard whose worker steps this one, too; None: it has a worker of its own."""
+        self.next: _Next | None = None
         self.started: WorkerStarted | None = None
         self.orders = deque[_Ordered]()
-        self.snapshot: Any = None
-        """State after the last rollout that was taken: a `Packed`, or a reference to one; None before the first."""
+        self.snapshot: Packed | None = None
+        """State after the last rollout that was taken; None before the first."""
         self.at: int | None = None
         """Version of the weights that the worker has after its orders."""
         self.failures = 0
@@ -136,18 +151,21 @@ class RayShards:
         for slot in slots:
             self._make(slot)
         self._check_versions(slots)
-        for slot, started in zip(slots, [self._start(slot) for slot in slots], strict=True):
+        for slot, started in zip(slots, [self._start(slot, slot.worker) for slot in slots], strict=True):
             try:
                 slot.started = self._checked(slot, self._answer(started, self._cfg.start_timeout_s))
             except _Lost as lost:
                 raise RobotrlError(f"{slot.name} did not start: it {lost}; {self._free()}") from lost
 
     def _make(self, slot: _Slot) -> None:
-        slot.worker = self._actor.options(num_cpus=self._cfg.cpus, max_restarts=0).remote()
-        slot.at = None
+        """Give a shard a worker of its own."""
+        slot.worker, slot.host, slot.at = self._new(), None, None
 
-    def _start(self, slot: _Slot) -> Any:
-        return slot.worker.start.remote(slot.recipe._replace(acting=None), self._acting)
+    def _new(self) -> Any:
+        return self._actor.options(num_cpus=self._cfg.cpus, max_restarts=0).remote()
+
+    def _start(self, slot: _Slot, worker: Any) -> Any:
+        return worker.start.remote(slot.recipe._replace(acting=None), self._acting)
 
     def _check_versions(self, slots: Sequence[_Slot]) -> None:
         """Check that workers run what runs here, before they get anything to unpickle.
@@ -190,17 +208,17 @@ class RayShards:
 
     # orders
 
-    def submit(self, weights: PublishedWeights, steps: int, random: Any) -> None:
+    def submit(self, weights: PublishedWeights, steps: int, random: Any, before: int) -> None:
         """See `ShardRunner.submit`."""
         for slot in self._slots:
-            self._send(slot, weights, steps, None if slot.number else random)
+            self._send(slot, weights, steps, None if slot.number else random, before)
 
-    def _send(self, slot: _Slot, weights: PublishedWeights, steps: int, random: Any) -> None:
-        order = CollectOrder(self._message(slot, weights), steps, random)
-        found, state = slot.worker.collect.options(num_returns=2).remote(order)
+    def _send(self, slot: _Slot, weights: PublishedWeights, steps: int, random: Any, before: int) -> None:
+        order = CollectOrder(self._message(slot, weights), steps, random, before)
+        found, state = slot.worker.collect.options(num_returns=2).remote(slot.number, order)
         if not slot.orders:
             slot.since = time.monotonic()
-        slot.orders.append(_Ordered(weights, steps, random, found, state))
+        slot.orders.append(_Ordered(weights, steps, random, before, found, state))
 
     def _message(self, slot: _Slot, weights: PublishedWeights) -> WeightsMessage:
         """The message with references to what all workers share."""
@@ -224,18 +242,22 @@ class RayShards:
             for reference in ready:
                 slot = waiting[reference]
                 try:
-                    answer = self._answer(reference, self._cfg.timeout_s)
+                    # both are here, or the rollout does not count: a state on a node that is gone would be lost
+                    both = [reference, slot.orders[0].state]
+                    answer, state = self._answer(both, self._cfg.timeout_s)
                 except _Lost as lost:
                     self._replace(slot, str(lost))
                     continue
-                found[slot.number] = self._taken(slot, answer)
+                found[slot.number] = self._taken(slot, answer, state)
             for slot in waiting.values():
-                if slot.number not in found and time.monotonic() - slot.since > self._cfg.timeout_s:
-                    self._replace(slot, f"sent nothing for {self._cfg.timeout_s:g} s")
+                limit_s = self._cfg.timeout_s * sum(one.worker is slot.worker for one in self._slots)
+                if slot.number not in found and time.monotonic() - slot.since > limit_s:
+                    self._replace(slot, f"sent nothing for {limit_s:g} s")
         self._forget()
+        self._move_guests()
         return [found[slot.number] for slot in self._slots]
 
-    def _taken(self, slot: _Slot, answer: ShardRollout | Failed) -> ShardRollout:
+    def _taken(self, slot: _Slot, answer: ShardRollout | Failed, state: Packed) -> ShardRollout:
         """Take over a rollout.
 
         Raises:
@@ -244,8 +266,8 @@ class RayShards:
         if isinstance(answer, Failed):
             which = f"{slot.name}, whose envs are {slot.envs[0]} to {slot.envs[-1]}"
             raise error_of_child(answer.kind, answer.message, which)
-        order = slot.orders.popleft()
-        slot.snapshot, slot.failures, slot.since = order.state, 0, time.monotonic()
+        slot.orders.popleft()
+        slot.snapshot, slot.failures, slot.since = state, 0, time.monotonic()
         for text in answer.warned:
             warnings.warn(f"{slot.name}: {text}", stacklevel=4)
         return answer
@@ -271,7 +293,9 @@ class RayShards:
         while True:
             slot.failures += 1
             with suppress(Exception):
+                # where it is shared, the others' orders are lost as well, and repeated
                 self._ray.kill(slot.worker, no_restart=True)
+            self._cancel(slot)
             if slot.failures > self._cfg.restarts:
                 raise RobotrlError(
                     f"{slot.name} {why}; it was replaced {self._cfg.restarts} times in a row before (cluster.restarts),"
@@ -283,18 +307,103 @@ class RayShards:
                 # a seed that no worker had before
                 slot.recipe = slot.recipe._replace(seed=int(self._seeds.spawn(1)[0].generate_state(1)[0]) >> 1)
             how = "from the state before its rollout" if exact else f"with new episodes, from seed {slot.recipe.seed}"
-            warnings.warn(f"{name} {why}: another one goes on {how}", stacklevel=5)
+            host = self._host(slot)
+            who = "another one" if host is None else f"no node has room, so worker {host.number}"
+            warnings.warn(f"{name} {why}: {who} goes on {how}", stacklevel=5)
             try:
-                self._make(slot)
-                slot.started = self._checked(slot, self._answer(self._start(slot), self._cfg.start_timeout_s))
-                if exact and slot.snapshot is not None:
-                    self._checked(slot, self._answer(slot.worker.load.remote(slot.snapshot), self._cfg.start_timeout_s))
+                if host is None:
+                    self._make(slot)
+                else:
+                    slot.worker, slot.host, slot.at = host.worker, host.number, None
+                slot.started = self._checked(
+                    slot, self._answer(self._start(slot, slot.worker), self._cfg.start_timeout_s)
+                )
+                if exact:
+                    self._restore(slot, slot.worker)
             except _Lost as lost:
                 why = str(lost)
                 continue
             break
         for order in orders:
-            self._send(slot, order.weights, order.steps, order.random)
+            self._send(slot, order.weights, order.steps, order.random, order.before)
+        slot.since = time.monotonic()
+
+    def _cancel(self, slot: _Slot) -> None:
+        """End the worker that starts for a guest, if there is one."""
+        if slot.next is not None:
+            with suppress(Exception):
+                self._ray.kill(slot.next.worker, no_restart=True)
+            slot.next = None
+
+    def _restore(self, slot: _Slot, worker: Any) -> None:
+        """Give a worker the state of a shard after its last rollout."""
+        if slot.snapshot is not None:
+            loaded = worker.load.remote(slot.number, slot.snapshot)
+            self._checked(slot, self._answer(loaded, self._cfg.start_timeout_s))
+
+    # nodes that leave and join
+
+    @property
+    def shared(self) -> int:
+        """See `ShardRunner`."""
+        return sum(slot.host is not None for slot in self._slots)
+
+    def _own(self, slot: _Slot, nodes: Container[str]) -> list[_Slot]:
+        """The other shards with a worker of their own that runs on one of the nodes, and is not this shard's."""
+        return [
+            one
+            for one in self._slots
+            if one.worker is not slot.worker
+            and one.host is None
+            and one.started is not None
+            and one.started.node in nodes
+        ]
+
+    def _room(self, slot: _Slot) -> int:
+        """Number of workers that the nodes have room for beside those of other shards of this run."""
+        nodes = self._session.room(self._cfg.cpus)
+        starting = sum(one.next is not None for one in self._slots)
+        return sum(nodes.values()) - len(self._own(slot, nodes)) - starting
+
+    def _host(self, slot: _Slot) -> _Slot | None:
+        """The shard whose worker takes a lost worker's envs, too; None where there is room for a new worker."""
+        if self._room(slot) > 0:
+            return None
+        hosts = self._own(slot, self._session.room(self._cfg.cpus))
+        load = {one.number: sum(other.host == one.number for other in self._slots) for one in hosts}
+        return min(hosts, key=lambda one: (load[one.number], one.number), default=None)
+
+    def _move_guests(self) -> None:
+        """Start workers for guests once there is room, and move those whose worker has started; nobody waits for it."""
+        for slot in self._slots:
+            if slot.host is None or slot.started is None or not slot.started.exact:
+                continue
+            if slot.next is None:
+                # the host's worker stays
+                if self._room(slot) > 1:
+                    worker = self._new()
+                    slot.next = _Next(worker, self._start(slot, worker))
+            elif self._ray.wait([slot.next.started], timeout=0)[0]:
+                (worker, reference), slot.next = slot.next, None
+                try:
+                    started = self._checked(slot, self._answer(reference, self._cfg.start_timeout_s))
+                    self._restore(slot, worker)
+                except _Lost:
+                    with suppress(Exception):
+                        self._ray.kill(worker, no_restart=True)
+                    continue
+                self._move(slot, worker, started)
+
+    def _move(self, slot: _Slot, worker: Any, started: WorkerStarted) -> None:
+        """Let a guest go on in a worker of its own, which has its state; orders are repeated there."""
+        before, orders = slot.name, list(slot.orders)
+        slot.orders.clear()
+        with suppress(Exception):
+            slot.worker.drop.remote(slot.number)
+        slot.worker, slot.host, slot.started, slot.at = worker, None, started, None
+        warnings.warn(f"a node has room: {before} goes on as {slot.name}", stacklevel=5)
+        for order in orders:
+            self._send(slot, order.weights, order.steps, order.random, order.before)
         slot.since = time.monotonic()
 
     def _checked(self, slot: _Slot, answer: Answer | Failed) -> Answer:
@@ -314,22 +423,19 @@ class RayShards:
         return [unpacked_state(self._state(slot)) for slot in self._slots]
 
     def _state(self, slot: _Slot) -> Packed:
-        while True:
-            reference = slot.worker.state.remote() if slot.snapshot is None else slot.snapshot
-            if isinstance(reference, tuple):
-                return reference
+        while slot.snapshot is None:
             try:
-                return self._answer(reference, self._cfg.timeout_s)
+                return self._answer(slot.worker.state.remote(slot.number), self._cfg.timeout_s)
             except _Lost as lost:
-                # the state was on a node that is gone
                 self._replace(slot, str(lost))
+        return slot.snapshot
 
     def load(self, states: list[dict[str, Any]]) -> None:
         """See `ShardRunner.load`."""
         for slot, state in zip(self._slots, states, strict=True):
             slot.orders.clear()
             slot.snapshot = packed_state(state)
-        for slot, reference in [(slot, slot.worker.load.remote(slot.snapshot)) for slot in self._slots]:
+        for slot, reference in [(slot, slot.worker.load.remote(slot.number, slot.snapshot)) for slot in self._slots]:
             try:
                 self._checked(slot, self._answer(reference, self._cfg.timeout_s))
             except _Lost as lost:
@@ -342,8 +448,9 @@ class RayShards:
             if idle:
                 self._ray.wait(idle, num_returns=len(idle), timeout=CLOSE_S)
         for slot in self._slots:
-            with suppress(Exception):
-                self._ray.kill(slot.worker, no_restart=True)
+            for worker in (slot.worker, None if slot.next is None else slot.next.worker):
+                with suppress(Exception):
+                    self._ray.kill(worker, no_restart=True)
         self._references.clear()
         self._session.close()
 

@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+from robotrl.cluster.steps import VERSION, ActingSteps, StepBatch
 from robotrl.cluster.weights import WeightReceiver, WeightsMessage
 from robotrl.learners.actor.process import to_numpy
 from robotrl.learners.collection.collectors import ActingCollector, ActingGroups
 from robotrl.learners.parts import restore, saved
+from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Decision
 from robotrl.rollout.groups import Trajectories
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import VecSim
 from robotrl.spec.episode_log import HasRunScalars
-
-VERSION = "version"
-"""Entry of a decision's record: the version of the weights that decided."""
 
 
 class RolloutKind(NamedTuple):
@@ -46,6 +45,24 @@ class GroupKind(NamedTuple):
         return ActingGroups(sim, acting, self.size, seed, generator)
 
 
+class StepsKind(NamedTuple):
+    """Env steps for a replay."""
+
+    layout: ReplayLayout
+    """Layout of a replay of the shard's envs."""
+    gamma: float
+    """Discount of each env step."""
+
+    def collector(self, sim: VecSim, acting: Any, seed: int, generator: torch.Generator) -> ActingSteps:
+        """Make a shard's collector; the sim is reset."""
+        made = ActingSteps(sim, acting, self.layout, self.gamma, generator)
+        made.reset(seed, {"stagger": True})
+        return made
+
+
+ShardKind = RolloutKind | GroupKind | StepsKind
+
+
 class ShardRecipe(NamedTuple):
     """Everything that a shard is made from; picklable."""
 
@@ -54,8 +71,9 @@ class ShardRecipe(NamedTuple):
     make_sim: Callable[[int, int], VecSim]
     """Function from number and seed to the sim of the shard's envs."""
     acting: Any
-    """`RolloutActing` or `EpisodesActing`: the shard's own copy of the policy, whose weights come with each order."""
-    kind: RolloutKind | GroupKind
+    """`RolloutActing`, `EpisodesActing` or `StepsActing`: the shard's own copy of the policy, whose weights come with
+    each order."""
+    kind: ShardKind
     """Kind of the rollouts."""
     seed: int
     """Seeds the sim and the samples."""
@@ -71,12 +89,14 @@ class CollectOrder(NamedTuple):
     """Steps in every env; of no meaning for whole episodes."""
     random: Any
     """State of the random generator to sample with; None: the shard's own."""
+    before: int
+    """Env steps of the run before this rollout, summed over all shards."""
 
 
 class ShardRollout(NamedTuple):
     """A shard's rollout; its tensors are numpy arrays."""
 
-    rollout: Rollout | Trajectories
+    rollout: Rollout | Trajectories | StepBatch
     env_steps: int
     """Env steps taken, summed over the shard's envs."""
     version: int
@@ -137,6 +157,8 @@ class Shard:
             self._generator.set_state(torch.from_numpy(order.random.copy()))
         if isinstance(collector, ActingGroups):
             rollout = Trajectories(*map(to_numpy, collector.episodes()))
+        elif isinstance(collector, ActingSteps):
+            rollout = collector.steps(order.steps, order.before)
         else:
             rollout = Rollout(*map(to_numpy, collector.rollout(order.steps)))
         scalars = self.sim.take_run_scalars() if isinstance(self.sim, HasRunScalars) else {}

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+LOST = 1000
+"""Exit code of a job that ended with the node that it ran on, and may be taken up on another one."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -43,7 +46,7 @@ class JobPlace(Protocol):
 
     @property
     def slots(self) -> int:
-        """Number of jobs that run at the same time, 1 or more."""
+        """Number of jobs that run at the same time, 1 or more; it may change."""
         ...
 
     def start(self, job: Job) -> Handle:

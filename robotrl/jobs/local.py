@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from robotrl.jobs.job import Job
 
@@ -32,9 +34,13 @@ class LocalPlace:
 
     Args:
         slots: number of jobs at the same time.
+        folder: working directory of the jobs, to which their logs are relative; None: that of this process.
+        environment: environment of the jobs; None: that of this process.
     """
 
     slots: int
+    folder: Path | None = None
+    environment: Mapping[str, str] | None = None
 
     def start(self, job: Job) -> LocalHandle:
         """Start a process; its standard input is empty, its output goes to the log.
@@ -45,9 +51,16 @@ class LocalPlace:
             OSError: it cannot be started, or the log cannot be written.
         """
         launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *job.command]
-        with job.log.open("ab") as log:
+        path = job.log if self.folder is None else self.folder / job.log
+        with path.open("ab") as log:
             process = subprocess.Popen(
-                launch, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
+                launch,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                cwd=self.folder,
+                env=self.environment,
             )
         return LocalHandle(process)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from robotrl.jobs.job import Job, JobPlace, last_line
+from robotrl.jobs.job import LOST, Job, JobPlace, last_line
 from robotrl.jobs.pool import POLL_S, EndedJob, run_jobs
 from robotrl.run.locking import StopSignals, is_being_written
 from robotrl.run.sessions.status import iterations_done
@@ -18,6 +19,8 @@ from robotrl.utils.progress import track
 
 CORES_PER_RUN = 2
 """Cores of a run: one for the physics or the simulator, one for torch."""
+TAKEN_UP = 3
+"""Times that a run is taken up after its node was lost."""
 NOTE_S = 2.0
 """Time between two looks at how far the running runs are."""
 
@@ -92,13 +95,14 @@ def train_runs(
     """
     of_key = {run.key: run for run in runs}
     failed: list[FailedRun] = []
+    lost: Counter[str] = Counter()
     _wait_for_others(runs, signals)
     together = max(1, min(place.slots, len(runs)))
     with track(done + len(runs), title, "runs", done=done, step=together) as bar:
         looked_s = time.monotonic()
 
-        def jobs() -> Iterator[Job]:
-            for run in runs:
+        def jobs(these: Sequence[TrainingRun]) -> Iterator[Job]:
+            for run in these:
                 _remove_leftovers(run.path)
                 verb = "resumed" if (run.path / "config.json").exists() else "begun"
                 print(f"{run.key}: {verb}, {run.path}", file=sys.stderr, flush=True)
@@ -107,6 +111,11 @@ def train_runs(
         def on_end(ended: EndedJob) -> bool:
             if ended.stopped:
                 return False
+            if ended.code == LOST and lost[ended.job.key] < TAKEN_UP:
+                lost[ended.job.key] += 1
+                again.append(of_key[ended.job.key])
+                print(f"{ended.job.key}: lost with its node, it is taken up on another", file=sys.stderr, flush=True)
+                return True
             bar.advance(1)
             if ended.code:
                 said = last_line(ended.job.log)
@@ -121,7 +130,10 @@ def train_runs(
                 looked_s = time.monotonic()
                 bar.advance(0, ", ".join(_note(of_key[job.key]) for job in running))
 
-        run_jobs(jobs(), place, signals, on_end, on_poll=on_poll)
+        again = list(runs)
+        while again and signals.received is None and (go_on or not failed):
+            these, again = again, []
+            run_jobs(jobs(these), place, signals, on_end, on_poll=on_poll)
     return failed
 
 

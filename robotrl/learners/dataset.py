@@ -22,7 +22,7 @@ from robotrl.engine.engine import UPDATES_PER_CALL, Engine, LossModule, Paramete
 from robotrl.engine.minibatches import means, run_updates
 from robotrl.errors import ConfigError
 from robotrl.fn.bc_loss import DrawShape
-from robotrl.learners.actor.remote import RemoteReplayCollector, experience_of
+from robotrl.learners.actor.remote import Experience, experience_of
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import (
     ActionNormalizer,
@@ -33,7 +33,7 @@ from robotrl.learners.off_policy import (
     updates_per_call,
 )
 from robotrl.learners.parts import Part
-from robotrl.learners.replay_collector import Acting, ReplayCollector
+from robotrl.learners.replay_collector import Acting
 from robotrl.policies.reach import reach_of
 from robotrl.replay.buffer import Mixed, Replay, Sampler, Uniform
 from robotrl.rollout.compatibility import check_fit
@@ -145,7 +145,7 @@ class DatasetLearner(Learner):
         self._steps, self._debt = 0, UpdateToDataRatio(cfg.utd_ratio if cfg.env_steps else 0.0)
         self.iterations = self._offline
         self._most = cfg.updates_per_iteration
-        self.experience: ReplayCollector | RemoteReplayCollector | None = None
+        self.experience: Experience | None = None
         """Collector of online experience; None offline."""
         if not cfg.env_steps:
             sim.close()

@@ -14,7 +14,7 @@ from robotrl.engine.distributed import ALONE, DistributedContext
 from robotrl.engine.engine import Updates
 from robotrl.engine.minibatches import part
 from robotrl.errors import check_at_least, check_positive, out_of_range, unknown
-from robotrl.fn.advantage import gae, normalize
+from robotrl.fn.advantage import gae, normalize, vtrace
 from robotrl.fn.loss import explained_variance
 from robotrl.learners.collection.acting import RolloutActing
 from robotrl.learners.learner import Setup
@@ -171,6 +171,7 @@ def make_batch(
     world: DistributedContext = ALONE,
     normalized: bool = True,
     keep: Keep = dict,
+    log_ratio: Tensor | None = None,
 ) -> OnPolicyBatch:
     """Compute the advantages of a rollout's decisions, and flatten the decisions to a batch.
 
@@ -183,6 +184,8 @@ def make_batch(
         world: the processes whose advantages are normalized together.
         normalized: whether to normalize the advantages.
         keep: function from observations to those that the critic and every epoch read; called once per array.
+        log_ratio: (B,) log-probability of each decision under the policy that learns minus that under the one that
+            acted: advantages and targets are those of V-trace. None: those of GAE.
     """
     valid = rollout.valid
     obs = keep({key: array[valid] for key, array in rollout.obs.items()})
@@ -197,15 +200,13 @@ def make_batch(
     if rollout.scored is not None:
         # an unknown reward is taken to be as the critic expects it: it tells nothing
         reward = torch.where(rollout.scored, reward, values - discount * next_values)
-    out = gae(
-        reward,
-        values,
-        next_values,
-        discount,
-        rollout.terminated | rollout.truncated,
-        valid,
-        gae_lambda,
-    )
+    ended = rollout.terminated | rollout.truncated
+    if log_ratio is None:
+        out = gae(reward, values, next_values, discount, ended, valid, gae_lambda)
+    else:
+        ratios = torch.zeros_like(values)
+        ratios[valid] = log_ratio.to(values.dtype)
+        out = vtrace(reward, values, next_values, discount, ended, valid, ratios, gae_lambda)
     advantage = out.advantage
     if normalized:
         advantage = normalize(advantage, valid, world.rows(advantage[valid]))

@@ -1,15 +1,18 @@
 """Replay collector: steps the policy in a sim and fills the replay buffers of off-policy learners.
 
-`ReplayCollector` steps the sim in the learner's process, `RemoteReplayCollector` in another.
+`ReplayCollector` steps the sim in the learner's process, `RemoteReplayCollector` in another, `WorkerReplayCollector` in
+several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from robotrl.errors import ConfigError
 from robotrl.interventions.base import Intervention
@@ -17,11 +20,14 @@ from robotrl.learners.guidance.recorder import SuggestionRecorder
 from robotrl.learners.guidance.suggester import Suggester
 from robotrl.learners.learner import Watch
 from robotrl.learners.off_policy import PolicyBuilder
-from robotrl.replay.buffer import Replay
+from robotrl.replay.buffer import Replay, StepRecord
+from robotrl.replay.corrections import add_corrections
 from robotrl.replay.directory import HEADER, read_header
 from robotrl.replay.layout import ReplayLayout
+from robotrl.replay.types import HUMAN
 from robotrl.rollout.collector import Collected, Collector, Decision
 from robotrl.spec import Arrays, VecSim
+from robotrl.spec.late_rewards import LateRewards
 
 Decide = Callable[[Any, Arrays, torch.Generator, bool], Decision]
 """Function from (policy, observations (n, ...), random generator, whether actions are random) to a decision; a function
@@ -111,6 +117,23 @@ class ReplayBuffers:
         replay = open_replay(self._path, self.layout)
         replay.clear()
         return replay
+
+    def add_column(self, name: str, shape: tuple[int, ...]) -> None:
+        """Declare a further column, before anything is stored; see `Replay.create` for names and shapes."""
+        self.layout = replace(self.layout, extras=self.layout.extras | {name: shape})
+
+    def add_records(self, records: Sequence[StepRecord], late: LateRewards) -> int:
+        """Add the steps of another process, and changes of the rewards of earlier ones; returns how many came too late.
+
+        Args:
+            records: steps, with their decisions.
+            late: `back` counts from the last of them.
+        """
+        for record in records:
+            self.replay.add(record)
+            if self.corrections is not None and isinstance(record.source, Tensor):
+                add_corrections(self.corrections, record, record.source == HUMAN)
+        return self.replay.add_late(late)
 
     def keep_corrections(self) -> None:
         """Start to keep the steps of interventions."""
@@ -283,6 +306,12 @@ class ReplayCollector:
         self._collector.load(state["collector"])
         if self._guide is not None and "guide" in state:
             self._guide.suggester.load(state["guide"])
+
+
+def decided_on(records: Sequence[StepRecord]) -> Arrays:
+    """Return the observations (n, ...) of the decisions among steps, in order."""
+    seen = [{key: x[record.decision] for key, x in record.obs.items()} for record in records]
+    return {key: torch.cat([obs[key] for obs in seen]) for key in seen[0]}
 
 
 def open_replay(path: Path, expected: ReplayLayout) -> Replay:

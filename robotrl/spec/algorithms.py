@@ -37,9 +37,11 @@ class LearnerCfg(ABC):
     recurrent: ClassVar[bool] = False
     """True if the algorithm trains policies with memory (`robotrl.spec.HasMemory`)."""
     clusters: ClassVar[bool] = False
-    """True if the algorithm's rollouts may be collected by several workers (`robotrl.config.ClusterCfg`)."""
+    """True if its rollouts, or the steps of its replay, may be collected by several workers
+    (`robotrl.config.ClusterCfg`)."""
     corrects_staleness: ClassVar[bool] = False
-    """True if its loss corrects for rollouts of an older policy (`ClusterCfg.max_staleness`)."""
+    """True if it learns from rollouts of an older policy (`ClusterCfg.max_staleness`): its loss corrects for them, or
+    it has a replay, and learns from those of any policy."""
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({})
     """Settings of training that suit it, where no preset says otherwise; fields that a config lacks are left out."""
 

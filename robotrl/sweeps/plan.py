@@ -237,8 +237,15 @@ def load_plan(out: Path) -> SweepPlan | None:
             None if halving is None else replace(HalvingCfg(**halving), rungs=tuple(map(int, halving["rungs"]))),
             dict(found["file"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"sweep plan {path} lacks what it should hold ({short(repr(error))})") from error
+    except KeyError as error:
+        raise DataError(
+            f"sweep plan {path} lacks {error.args[0]!r}: expected it as it was written, or another folder for the sweep"
+        ) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"sweep plan {path} is damaged: expected it as it was written, or another folder for the sweep"
+            f" ({short(str(error))})"
+        ) from error
 
 
 def continued(stored: SweepPlan, file: SweepFile, extend: bool) -> SweepPlan:

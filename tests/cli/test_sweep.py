@@ -49,6 +49,16 @@ def started(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
+def test_settings_of_a_cluster_without_one_are_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_file(tmp_path / "tiny.py", tiny({"algo.lr": [1e-3]}))
+    assert main(["sweep", str(file), "--out", str(tmp_path / "out"), "--cluster.cpus", "4"]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--cluster.cpus is 4 and --cluster is 'none': expected --cluster ray" in last
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_sweep_that_is_stopped_and_killed_ends_with_the_table_of_one_that_is_not(tmp_path, capsys):
     content = tiny(GRID, seeds=2)
     (tmp_path / "undisturbed").mkdir()

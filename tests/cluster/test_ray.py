@@ -1,9 +1,12 @@
-"""Ray workers: the numbers of shards in this process, whatever dies on the way. One Ray serves the whole module."""
+"""Ray workers: the numbers of shards in this process, whatever dies on the way.
+
+One Ray serves the whole module, and its workers' processes serve one test after the other as long as they live: most of
+the time of such a test would be the start of processes that import torch.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import random
 import signal
@@ -25,34 +28,18 @@ from robotrl.cluster.ray_shards import RayShards
 from robotrl.config import ClusterCfg
 from robotrl.errors import ConfigError, NumericsError, RobotrlError
 from tests.kits import learner_kit as kit
+from tests.kits import off_policy_kit as off_policy
 from tests.kits.cluster_kit import clustered, dying, poisoned, stateless, walk
 from tests.kits.commands import PEG_PPO
 from tests.kits.learner_kit import same, snapshot
-from tests.kits.paths_kit import ROOT
+from tests.kits.ray_kit import connect, ray_of_two
 from tests.kits.refusals import raises_naming
 
 ray: Any = pytest.importorskip("ray")
 LOCAL, RAY = ClusterCfg("local", workers=2), ClusterCfg("ray", workers=2)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def session() -> Iterator[None]:
-    """A Ray with two CPUs, which workers find instead of starting one; that of RAY_ADDRESS, where it is set."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_agent_register_timeout_ms"] = "120000"  # noqa: SIM112
-    # workers import the tests' sims
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    connect()
-    yield
-    ray.shutdown()
-
-
-def connect() -> None:
-    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.CRITICAL}
-    before = signal.getsignal(signal.SIGTERM)
-    here = {"address": "local", "num_cpus": 2, "num_gpus": 0, "_node_ip_address": "127.0.0.1"}
-    ray.init(**(here if "RAY_ADDRESS" not in os.environ else {}), **options)
-    signal.signal(signal.SIGTERM, before)
+session = pytest.fixture(scope="module", autouse=True)(ray_of_two)
 
 
 @pytest.fixture
@@ -61,6 +48,36 @@ def alone() -> Iterator[None]:
     ray.shutdown()
     yield
     connect()
+
+
+KEPT: list[Any] = []
+"""Workers whose processes are idle, for the next test."""
+
+
+@pytest.fixture(autouse=True)
+def reused(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Learners take over the workers that a learner before left idle, with another sim, policy and kind of rollouts."""
+    if "alone" in request.fixturenames:
+        KEPT.clear()
+    make, close = RayShards._make, RayShards.close
+
+    def taken(shards: RayShards, slot: Any) -> None:
+        if KEPT and slot.failures == 0:
+            slot.worker, slot.host, slot.at = KEPT.pop(), None, None
+        else:
+            make(shards, slot)
+
+    def kept(shards: RayShards) -> None:
+        for slot in shards._slots:
+            alone = [one.worker for one in shards._slots].count(slot.worker) == 1
+            if slot.started is not None and slot.worker is not None and not slot.orders and alone:
+                slot.worker.close.remote()
+                KEPT.append(slot.worker)
+                slot.worker = None
+        close(shards)
+
+    monkeypatch.setattr(RayShards, "_make", taken)
+    monkeypatch.setattr(RayShards, "close", kept)
 
 
 def built(cluster: ClusterCfg, make_sim: Any = walk, cfg: Any = kit.PPO) -> Any:
@@ -81,17 +98,30 @@ def runner(learner: Any) -> RayShards:
     return learner._collector._runner
 
 
-@pytest.mark.parametrize("lead", [0, 2])
-def test_the_numbers_are_those_of_shards_in_this_process(lead: int):
-    """To the last bit, with rollouts of an older policy as well."""
-    local = state_after(built(replace(LOCAL, max_staleness=lead)), 4)
-    assert same(local, state_after(built(replace(RAY, max_staleness=lead)), 4))
+def test_the_numbers_are_those_of_shards_in_this_process():
+    """To the last bit, with rollouts of an older policy; for those of the present one see the kills below."""
+    local = state_after(built(replace(LOCAL, max_staleness=2)), 4)
+    assert same(local, state_after(built(replace(RAY, max_staleness=2)), 4))
 
 
 def test_episodes_of_groups_are_those_of_shards_in_this_process():
     cfg = FlowGrpoCfg(iterations=2, group_size=4, groups=2, minibatch=16, keep_by="reward", progress="return")
     local, remote = (cfg.build(clustered(one, kit.flow())) for one in (LOCAL, RAY))
     assert same(state_after(local, 2), state_after(remote, 2))
+
+
+def test_a_replay_is_filled_and_gone_on_with_as_in_this_process(tmp_path: Path):
+    """SAC, with a worker that is killed within its second batch: no step is stored twice, or with another version."""
+    cfg = replace(off_policy.SAC, warmup=256, utd_ratio=0.05, capacity=4096)
+
+    def sac(cluster: ClusterCfg, make_sim: Any = walk) -> Any:
+        return cfg.build(clustered(cluster, None, off_policy.CHUNKS, make_sim))
+
+    whole, half = state_after(sac(LOCAL), 4), state_after(sac(LOCAL), 2)
+    resumed = sac(RAY, partial(dying, (tmp_path / "mark",), 12))
+    resumed.load(half)
+    with pytest.warns(UserWarning, match="worker 1"):
+        assert same(state_after(resumed, 2), whole)
 
 
 def test_a_run_goes_on_exactly_in_either():
@@ -104,18 +134,18 @@ def test_a_run_goes_on_exactly_in_either():
 
 def test_workers_that_are_killed_at_any_moment_leave_no_trace():
     """Killed between rollouts and during them: the numbers stay the same, and each kill costs one rollout at most."""
-    whole = state_after(built(LOCAL), 8)
+    whole = state_after(built(LOCAL), 4)
     learner, draw = built(RAY), random.Random(0)
     try:
         with pytest.warns(UserWarning, match=r"worker \d .* another one goes on from the state before its rollout"):
-            for _ in range(8):
+            for _ in range(4):
                 started = draw.choice(runner(learner)._slots).started
                 assert started is not None
                 killer = subprocess.Popen(["sh", "-c", f"sleep {0.05 * draw.random():.3f}; kill -9 {started.pid}"])
                 learner.iterate()
                 killer.wait()
         scalars = learner._collector.scalars()
-        assert scalars["cluster/restarts"] >= 7 >= scalars["cluster/lost_rollouts"] - 1
+        assert scalars["cluster/restarts"] >= 3 >= scalars["cluster/lost_rollouts"] - 1
         assert same(snapshot(learner.state()), whole)
     finally:
         learner.close()
@@ -149,11 +179,44 @@ def test_a_worker_that_dies_again_and_again_ends_the_run_with_one_line(tmp_path:
     assert [mark.exists() for mark in marks] == [True, True, False, False]
 
 
-def test_a_worker_that_dies_once_within_its_rollout_costs_that_rollout(tmp_path: Path):
-    whole = state_after(built(LOCAL), 3)
-    learner = built(RAY, partial(dying, (tmp_path / "mark",), 20))
-    with pytest.warns(UserWarning, match="worker 1"):
-        assert same(state_after(learner, 3), whole)
+@pytest.mark.parametrize("lead", [0, 1])
+def test_a_cluster_that_shrinks_and_grows_gives_the_same_numbers(lead: int, monkeypatch: pytest.MonkeyPatch):
+    """A node with room for one worker leaves: the other steps both shards, until there is room again."""
+    whole = state_after(built(replace(LOCAL, max_staleness=lead)), 6)
+    learner = built(replace(RAY, max_staleness=lead))
+    shards = runner(learner)
+    places = shards._session.room(1)
+    room = {"workers": 2}
+    monkeypatch.setattr(shards._session, "room", lambda cpus: dict.fromkeys(places, room["workers"]))
+    try:
+        learner.iterate()
+        first, second = shards._slots
+        assert second.started is not None
+        room["workers"] = 1
+        os.kill(second.started.pid, signal.SIGKILL)
+        with pytest.warns(
+            UserWarning, match="worker 1 .*: no node has room, so worker 0 goes on from the state before"
+        ):
+            learner.iterate()
+        assert second.worker is first.worker and learner._collector.scalars()["cluster/shared_workers"] == 1
+        # the worker that steps both dies: there is one more, and again one for both
+        assert first.started is not None
+        os.kill(first.started.pid, signal.SIGKILL)
+        with pytest.warns(UserWarning, match="worker 0 .* goes on"):
+            learner.iterate()
+        assert second.worker is first.worker and shards.shared == 1
+        room["workers"] = 2
+        learner.iterate()
+        guest = next(slot for slot in shards._slots if slot.host is not None)
+        assert guest.next is not None
+        ray.get(guest.next.started)
+        with pytest.warns(UserWarning, match="a node has room"):
+            learner.iterate()
+        learner.iterate()
+        assert shards.shared == 0 and second.worker is not first.worker
+        assert same(snapshot(learner.state()), whole)
+    finally:
+        learner.close()
 
 
 def test_an_error_in_a_worker_is_raised_here_with_its_envs():
@@ -165,11 +228,12 @@ def test_an_error_in_a_worker_is_raised_here_with_its_envs():
             learner.close()
 
 
-def test_a_worker_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("field, other", [("python", "3.9"), ("robotrl", "0.0.1"), ("code", "0123456789ab")])
+def test_a_worker_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, field: str, other: str):
     ours = ray_shards.identity()
-    monkeypatch.setattr(ray_shards, "identity", lambda: ours._replace(python="3.9"))
-    with raises_naming(ConfigError, "worker", "python", ours.python, "3.9"):
-        built(RAY)
+    monkeypatch.setattr(ray_shards, "identity", lambda: ours._replace(**{field: other}))
+    with raises_naming(ConfigError, "worker", field, getattr(ours, field), other):
+        built(ClusterCfg("ray", workers=1))
 
 
 def test_a_cluster_that_is_too_small_is_refused():

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.grpo import GrpoCfg
+from robotrl.algos.iql import IqlCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
+from robotrl.algos.td3_bc import Td3BcCfg
 from robotrl.cli.main import main
-from robotrl.cluster.ray_session import RaySession
+from robotrl.cluster.ray_session import RaySession, end_leftovers
+from robotrl.cluster.ray_worker import source_hash
 from robotrl.config import ActorCfg, ClusterCfg, EvalCfg, SimCfg, TrainCfg, check, from_json, to_json
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.policies.gaussian import GaussianCfg
@@ -39,6 +49,7 @@ PLAIN = TrainCfg(
         ({"cluster": ClusterCfg("local", address="auto")}, ("cluster.address", "auto", "ray")),
         ({"cluster": replace(ClusterCfg(), name="rey")}, ("cluster.name", "rey", "ray")),
         ({"cluster": ClusterCfg("ray"), "actor": ActorCfg(process=True)}, ("actor.process", "ray")),
+        ({"algo": replace(PpoCfg(), correction="v-trace")}, ("algo.correction", "v-trace", "vtrace")),
         ({"cluster": ClusterCfg("ray"), "fsdp": True}, ("fsdp", "ray")),
     ],
 )
@@ -64,7 +75,7 @@ def test_more_workers_than_cores_are_refused_before_ray_starts():
 @pytest.mark.parametrize(
     "algo, cluster, named",
     [
-        (SacCfg(), ClusterCfg("ray"), ("SacCfg", "ray")),
+        (Td3BcCfg(), ClusterCfg("ray"), ("Td3BcCfg", "ray")),
         (BcCfg(), ClusterCfg("local"), ("BcCfg", "local")),
         (ReinFlowCfg(), ClusterCfg("ray", max_staleness=2), ("ReinFlowCfg", "cluster.max_staleness", "2", "ppo")),
         (GrpoCfg(), ClusterCfg("ray", max_staleness=1), ("GrpoCfg", "cluster.max_staleness", "1")),
@@ -75,12 +86,70 @@ def test_methods_that_cannot_are_refused_by_name(algo: Any, cluster: ClusterCfg,
         check(replace(PLAIN, algo=algo, cluster=cluster))
 
 
+def test_a_method_that_takes_no_env_steps_has_nothing_for_workers():
+    with raises_naming(ConfigError, "algo.env_steps", "0", "ray"):
+        check(replace(PLAIN, algo=IqlCfg(env_steps=0), cluster=ClusterCfg("ray")))
+    for algo in (SacCfg(), RlpdCfg(), IqlCfg(env_steps=100)):
+        check(replace(PLAIN, algo=algo, cluster=ClusterCfg("ray", workers=2, max_staleness=2)))
+
+
 def test_a_refusal_is_one_line_and_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
     assert main(["train", *PEG_PPO, "--cluster", "ray", "--cluster.workers", "7", "--run-dir", str(run)]) == 2
     said = capsys.readouterr().err.strip().splitlines()
     assert "cluster.workers is 7" in said[-1] and not any("Traceback" in line for line in said)
     assert not run.exists()
+
+
+def test_a_ray_that_did_not_come_up_leaves_neither_processes_nor_files(tmp_path: Path):
+    """A process that writes to the folder, as Ray's helpers do, and its child; one of another folder is left alone."""
+    folder, other = tmp_path / "robotrl-ray-a", tmp_path / "robotrl-ray-b"
+    code = (
+        "import pathlib, sys, time\nwhile True: (pathlib.Path(sys.argv[1]) / 'log').write_text('x'); time.sleep(0.01)"
+    )
+    started: list[subprocess.Popen[bytes]] = []
+    for one in (folder, other):
+        one.mkdir()
+        started.append(subprocess.Popen(["sh", "-c", f"{shlex.join([sys.executable, '-c', code, str(one)])}; true"]))
+    end = time.monotonic() + 60
+    while not ((folder / "log").exists() and (other / "log").exists()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    end_leftovers(folder)
+    shutil.rmtree(folder)
+    time.sleep(0.1)
+    assert not folder.exists() and not psutil.pid_exists(started[0].pid) and psutil.pid_exists(started[1].pid)
+    end_leftovers(other)
+    assert not psutil.pid_exists(started[1].pid)
+
+
+def test_the_hash_of_the_sources_is_that_of_all_that_acts():
+    found = source_hash()
+    assert len(found) == 12 and int(found, 16) >= 0 and source_hash() == found
+    source_hash.cache_clear()
+    assert source_hash() == found
+
+
+def test_a_second_head_on_a_run_is_refused_before_its_workers_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(RaySession, "__init__", lambda *_: pytest.fail("Ray was started"))
+    run = tmp_path / "run"
+    words = ["--cluster", "local", "--cluster.workers", "2", "--run-dir", str(run), "--sim.num-envs", "8"]
+    small = ["--algo.env-steps", "16", "--algo.num-steps", "2", "--algo.minibatch", "8", "--evaluation.episodes", "0"]
+    assert main(["train", *PEG_PPO, *small, *words]) == 0
+    held = "import sys, time; from pathlib import Path; from robotrl.run.locking import WriteLock; "
+    held += "WriteLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    holder = subprocess.Popen([sys.executable, "-c", held, str(run)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    try:
+        capsys.readouterr()
+        assert main(["train", "--resume", str(run)]) == 2
+        assert f"is being written by process {holder.pid}" in capsys.readouterr().err.strip().splitlines()[-1]
+    finally:
+        holder.kill()
+        holder.wait()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "head", "127.0.0.1:99999999", ":6379"])

@@ -17,6 +17,7 @@ from robotrl.cluster.merging import joined_rollouts
 from robotrl.config import ClusterCfg
 from robotrl.errors import CapabilityError, ConfigError, NumericsError, RobotrlError
 from robotrl.learners.guidance.cfg import GuidanceCfg
+from robotrl.learners.on_policy import make_batch
 from robotrl.policies.recurrent import RecurrentCfg
 from robotrl.rollout.storage import Rollout
 from robotrl.utils.devices import CPU
@@ -136,6 +137,70 @@ def test_a_rollout_is_of_a_known_version_of_the_policy(lead):
     assert all(row["ratio_error"] <= 1e-5 for row in logged if "behavior_weight" in row)
     if lead:
         assert 0.5 < logged[-1]["behavior_weight"] < 2.0 and logged[-1]["behavior_weight"] != 1.0
+
+
+def test_vtrace_gives_advantages_and_targets_of_the_policy_that_learns():
+    """One env, two decisions; worked by hand from eq. 1 and 4 of 1802.01561 with discounts of 0.5.
+
+    Values are 2 and 4, rewards 3 and 2, the second decision ends the episode. Ratios of 1/2 and 3 give rho and c of 1/2
+    and 1. Backwards: the second error is 2 - 4 = -2, its target 4 - 2 = 2. The first error is (3 + 2 - 2) / 2 = 1.5,
+    its target 2 + 1.5 + 0.5 * 0.5 * -2 = 3, and its advantage (3 + 0.5 * 2 - 2) / 2 = 1.
+    """
+    flags = torch.tensor([[False], [True]])
+    rollout = Rollout(
+        obs={"x": torch.tensor([[[2.0]], [[4.0]]])},
+        record={"log_prob": torch.zeros(2, 1)},
+        reward=torch.tensor([[3.0], [2.0]]),
+        length=torch.ones(2, 1, dtype=torch.int64),
+        terminated=flags,
+        truncated=torch.zeros_like(flags),
+        valid=torch.ones_like(flags),
+        next_obs={"x": torch.tensor([[[4.0]], [[9.0]]])},
+        env_steps=2,
+        episodes=torch.zeros(0, dtype=torch.bool),
+        returns=torch.zeros(0),
+    )
+    ratio = torch.tensor([0.5, 3.0]).log()
+    batch = make_batch(rollout, lambda obs: obs["x"][:, 0], 0.5, 1.0, normalized=False, log_ratio=ratio)
+    torch.testing.assert_close(batch.advantage, torch.tensor([1.0, -2.0]))
+    torch.testing.assert_close(batch.value_target, torch.tensor([3.0, 2.0]))
+    # the same policy: the targets of GAE
+    alike = make_batch(rollout, lambda obs: obs["x"][:, 0], 0.5, 1.0, normalized=False, log_ratio=torch.zeros(2))
+    torch.testing.assert_close(alike.value_target, torch.tensor([4.0, 2.0]))
+
+
+@pytest.mark.parametrize("correction", ["decoupled", "vtrace"])
+def test_the_older_policy_is_corrected_for_as_the_settings_say(correction: Any, monkeypatch: pytest.MonkeyPatch):
+    """The update gets the proximal policy's log-probabilities, and advantages by the ratio of the two policies."""
+    cfg = replace(kit.PPO, critic_warmup_env_steps=0, correction=correction)
+    learner = cfg.build(clustered(replace(TWO, max_staleness=1), None, kit.GAUSSIAN))
+    learner.iterate()
+    learner.iterate()
+    seen: list[Any] = []
+    collect, update = learner._rollouts.collect, learner._update
+    monkeypatch.setattr(learner._rollouts, "collect", lambda policy: seen.append(collect(policy)) or seen[-1])
+    monkeypatch.setattr(learner, "_update", lambda batch, rollout: seen.append(batch) or update(batch, rollout))
+    critic, policy = snapshot(learner.critic), snapshot(learner.policy)
+    logged = learner.iterate()
+    (rollout, _), batch = seen
+    valid = rollout.valid
+    with torch.no_grad():
+        density = policy.density(policy.encode({key: x[valid] for key, x in rollout.obs.items()}))
+        proximal = density.log_prob(rollout.record["raw"][valid]).flatten(1).sum(1)
+    ratio = proximal - rollout.record["log_prob"][valid]
+    assert ratio.abs().max() > 1e-3
+    torch.testing.assert_close(batch.record["log_prob"], proximal)
+
+    def value(obs: Any) -> Any:
+        return critic(critic.encode(obs, policy.encode(obs)))
+
+    traced = ratio if correction == "vtrace" else None
+    expected = make_batch(rollout, value, cfg.gamma, cfg.gae_lambda, log_ratio=traced)
+    weight = torch.ones_like(ratio) if correction == "vtrace" else ratio.exp().clamp(max=5.0)
+    torch.testing.assert_close(batch.advantage, expected.advantage * weight)
+    torch.testing.assert_close(batch.value_target, expected.value_target)
+    most = 1.0 if correction == "vtrace" else 5.0
+    assert logged["behavior_weight"] == pytest.approx(float(ratio.exp().clamp(max=most).mean()), rel=1e-5)
 
 
 def test_decisions_of_another_version_are_not_learned_from():

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 
-from robotrl.jobs.job import Job, last_line
-from robotrl.jobs.local import LocalPlace
+from robotrl.jobs.job import LOST, Job, last_line
+from robotrl.jobs.local import LocalHandle, LocalPlace
 from robotrl.jobs.pool import EndedJob, run_jobs
+from robotrl.jobs.training_runs import TAKEN_UP, TrainingRun, train_runs
 from robotrl.run.locking import StopSignals
 
 SLEEP = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
@@ -97,6 +99,46 @@ def test_what_does_not_stop_is_killed_after_its_time_and_at_an_error_at_once(tmp
     with pytest.raises(KeyboardInterrupt):
         run_jobs([job(tmp_path, "y", STUBBORN)], LocalPlace(1), StopSignals(), lambda one: True, on_poll=fail)
     assert not psutil.pid_exists(int((tmp_path / "y").read_text()))
+
+
+class FlakyPlace:
+    """This machine, which loses the first jobs of each name, as a node that is taken away.
+
+    Args:
+        losses: number of times that each is lost.
+    """
+
+    slots = 2
+
+    def __init__(self, losses: int) -> None:
+        self._local, self._losses, self.started = LocalPlace(2), losses, Counter[str]()
+
+    def start(self, job: Job) -> LocalHandle:
+        self.started[job.key] += 1
+        lost = self.started[job.key] <= self._losses
+        command = (sys.executable, "-c", f"raise SystemExit({int(lost)})")
+        handle = self._local.start(Job(job.key, command, job.log))
+        return _Lost(handle) if lost else handle
+
+
+class _Lost(LocalHandle):
+    def __init__(self, handle: LocalHandle) -> None:
+        self._handle = handle
+
+    def poll(self) -> int | None:
+        return None if self._handle.poll() is None else LOST
+
+    def kill(self) -> None:
+        self._handle.kill()
+
+
+@pytest.mark.parametrize("losses, fails", [(2, False), (5, True)])
+def test_a_run_whose_node_is_lost_is_taken_up_some_times(tmp_path, losses, fails):
+    place = FlakyPlace(losses)
+    runs = [TrainingRun(key, tmp_path / key / "run", ()) for key in ("one", "two")]
+    failed = train_runs(runs, place, StopSignals(), title="runs")
+    assert set(place.started.values()) == {min(losses, TAKEN_UP) + 1}
+    assert [one.code for one in failed] == ([LOST] * 2 if fails else [])
 
 
 PARENT = """

@@ -78,6 +78,8 @@ MAY_IMPORT = {
     "traffic": BASE | {"fn", "utils", "run", "sims"},
     "memory_estimate": LEARN | {"policies", "engine", "learners"},
     "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate", "sims.wrapper", "cluster"},
+    # jobs on the nodes of a cluster
+    "cluster.ray_jobs": {"config", "errors", "jobs", "cluster"},
     # rollouts on several workers, beside the training loop
     "cluster": LEARN | {"engine", "learners"},
     "deploy": BASE | {"utils"},

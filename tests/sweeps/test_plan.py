@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,16 @@ def test_a_plan_is_read_back_as_it_was_stored(tmp_path):
     assert load_plan(tmp_path) is None
     save_plan(tmp_path, plan)
     assert load_plan(tmp_path) == plan and len(plan.paths(tmp_path)) == 4
+    stored = json.loads((tmp_path / "sweep.json").read_text())
+    for key in ("halving", "train", "settings", "seeds", "file"):
+        (tmp_path / "sweep.json").write_text(json.dumps({name: x for name, x in stored.items() if name != key}))
+        with raises_naming(DataError, "sweep plan", str(tmp_path / "sweep.json"), f"lacks '{key}'") as error:
+            load_plan(tmp_path)
+        assert "KeyError" not in str(error.value)
+    for key, value in (("halving", {"eta": 2}), ("halving", 3), ("seeds", "x"), ("settings", [{}]), ("train", 1)):
+        (tmp_path / "sweep.json").write_text(json.dumps(stored | {key: value}))
+        with raises_naming(DataError, "sweep plan", "expected"):
+            load_plan(tmp_path)
     for damage in ("{}", '{"schema_version": 1}', '{"schema_version": 9}'):
         (tmp_path / "sweep.json").write_text(damage)
         with raises_naming(DataError, "sweep plan"):

@@ -77,6 +77,8 @@ def one_line(framed: str) -> str:
         return f"{found[1]} is {found[2]}: expected a whole number"
     if found := re.match(r"Error parsing (\S+): could not convert string to float: (.*)", text):
         return f"{found[1]} is {found[2]}: expected a number"
+    if found := re.match(r"Error parsing (\S+): no type matching (\S+) could be instantiated from \[(.*?)\]\.", text):
+        return f"{found[1]} is {found[3]}: expected {_of_types(found[2])}"
     if found := re.match(r"Missing value for argument '(.*?)'", text):
         return f"{found[1]} lacks its value"
     if text.startswith("Missing from"):
@@ -84,6 +86,16 @@ def one_line(framed: str) -> str:
         names = [line.split()[0] for line in sections[0][1:] if re.match(r" {4}\S", line)]
         return f"missing: {', '.join(names)}"
     return text.rstrip(".") or "the arguments do not fit"
+
+
+TYPES = {"INT": "a whole number", "FLOAT": "a number", "PATH": "a path", "STR": "text"}
+"""tyro's names of types, as the user is told of them."""
+
+
+def _of_types(names: str) -> str:
+    """Expectation of a value that may be of several types, by tyro's text: "{None}|FLOAT", "{a,b}|INT"."""
+    parts = [name for name in names.split("|") if name != "{None}"]
+    return " or ".join(TYPES.get(name, name.strip("{}").replace(",", ", ")) for name in parts)
 
 
 def _sections(framed: str) -> list[list[str]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
 from robotrl.cli.commands.parsing import parse
-from robotrl.errors import ConfigError, DataError, check_number
+from robotrl.errors import ConfigError, DataError, check_count, check_number, short
 
 if TYPE_CHECKING:
     from robotrl.run.sessions.status import RunStatus
@@ -27,7 +28,8 @@ CLEAR = "\x1b[H\x1b[2J"
 class Args:
     """State of training runs, from their files alone: of one run, or of all runs in folders, such as a sweep's.
 
-    No process is asked, so it works on a shared folder, too.
+    No process is asked, so it works on a shared folder, too. Without one, `--serve` on the machine of the runs answers
+    `--url` on another.
     """
 
     paths: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN ...")]
@@ -38,6 +40,24 @@ class Args:
     """Time between two looks of --watch, s, 0.1 to 3600."""
     json: bool = False
     """Print JSON; with --watch one line a look."""
+    url: Annotated[str | None, tyro.conf.arg(metavar="URL")] = None
+    """Ask a server in place of files: http://HOST:PORT of `robotrl status RUN --serve`."""
+    serve: bool = False
+    """Answer --url of other machines, until Ctrl-C or SIGTERM."""
+    host: str = "127.0.0.1"
+    """With --serve: address to bind; any other than this machine's own needs a token."""
+    port: int = 8440
+    """With --serve: TCP port; 0 lets the system choose."""
+    token_env: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """With --serve or --url: environment variable that holds the token which clients must present."""
+    token_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """With --serve or --url: file that holds the token."""
+    tls_cert: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """With --serve: certificate (PEM, with its chain); clients then ask https://."""
+    tls_key: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """With --serve: its private key (PEM, without a password)."""
+    tls_ca: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """With --url: certificate to trust instead of the system's authorities."""
 
 
 class RunsLook(NamedTuple):
@@ -58,11 +78,12 @@ class RunsLook(NamedTuple):
 def main(argv: Sequence[str]) -> int:
     """Run the command."""
     args = parse(Args, "robotrl status", argv)
-    if not args.paths:
-        raise ConfigError("missing: RUN, the directories of one or more runs, or folders of runs")
+    _check(args)
     check_number("--every-s", args.every_s, 0.1, 3600)
+    if args.serve:
+        return _serve(args)
     while True:
-        look = _look(args.paths)
+        look = _look(args.paths) if args.url is None else _asked(args.url, args)
         if args.json:
             print(json.dumps(_json(look), indent=None if args.watch else 1), flush=True)
         else:
@@ -71,6 +92,112 @@ def main(argv: Sequence[str]) -> int:
         if not args.watch or not look.going:
             return 0
         time.sleep(args.every_s)
+
+
+OF_SERVE = ("host", "port", "tls_cert", "tls_key")
+OF_URL = ("tls_ca",)
+OF_BOTH = ("token_env", "token_file")
+
+
+def _check(args: Args) -> None:
+    """Check which options are given together.
+
+    Raises:
+        ConfigError: two do not go together, or nothing says which runs.
+    """
+    if args.url is None and not args.paths:
+        raise ConfigError("missing: RUN, the directories of one or more runs, or folders of runs")
+    if args.url is not None and args.paths:
+        raise ConfigError(f"RUN is {args.paths[0]} beside --url: expected one of them")
+    if args.serve:
+        for name in ("url", "watch", "json"):
+            if getattr(args, name):
+                raise ConfigError(f"--{name} is given beside --serve: expected one of them")
+    given = [one.name for one in fields(Args) if getattr(args, one.name) != one.default]
+    for names, there, what in (
+        (OF_SERVE, args.serve, "--serve"),
+        (OF_URL, args.url is not None, "--url"),
+        (OF_BOTH, args.serve or args.url is not None, "--serve or --url"),
+    ):
+        if not there and (extra := [name for name in names if name in given]):
+            raise ConfigError(f"--{extra[0].replace('_', '-')} is given: expected {what} beside it")
+
+
+def _serve(args: Args) -> int:
+    """Answer requests until a signal."""
+    from robotrl.cli.status_http import StatusServer
+    from robotrl.deploy.remote.access import bind_addresses, is_loopback, read_token, server_tls
+    from robotrl.run.locking import StopSignals
+
+    check_count("--port", args.port, 0, 65535)
+    token = read_token(args.token_env, args.token_file)
+    addresses = bind_addresses(args.host, token)
+    tls = server_tls(args.tls_cert, args.tls_key)
+    _look(args.paths)  # what is no run is refused now
+    server = StatusServer((addresses[0], args.port), lambda: _json(_look(args.paths)), token, tls)
+    host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+    print(f"http{'' if tls is None else 's'}://{host}:{server.server_port}", flush=True)
+    if tls is None and not is_loopback(addresses[0]):
+        print("warning: without TLS, who is on the network can read token and state", file=sys.stderr, flush=True)
+    signals = StopSignals()
+    signals.install()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        while signals.received is None:
+            time.sleep(0.1)
+    finally:
+        signals.restore()
+        server.shutdown()
+        server.server_close()
+    return 128 + signals.received
+
+
+def _asked(url: str, args: Args) -> RunsLook:
+    """State of the runs of a server."""
+    from robotrl.cli.status_http import checked_url, fetched
+    from robotrl.deploy.remote.access import read_token
+
+    return _from_json(fetched(checked_url(url), read_token(args.token_env, args.token_file), args.tls_ca), url)
+
+
+def _from_json(found: Any, url: str) -> RunsLook:
+    """Inverse of `_json`; text has no control characters, because it is shown in a terminal.
+
+    Raises:
+        DataError: it is not the state of runs.
+    """
+    from robotrl.run.sessions.status import RunStatus
+
+    number, text = (int, float), (str,)
+    kinds: dict[str, tuple[type, ...]] = dict.fromkeys(("path", "state", "why", "host", "score"), text)
+    kinds |= {"iteration": (int,), "env_steps": number, "evaluation": (dict, type(None))}
+    kinds |= dict.fromkeys(("iterations", "checkpoint"), (int, type(None)))
+    kinds |= dict.fromkeys(("env_steps_per_s", "best", "since_line_s", "left_s"), (*number, type(None)))
+    try:
+        if found["schema_version"] != SCHEMA_VERSION:
+            raise DataError(
+                f"--url is {url}, whose state of runs has schema version {short(str(found['schema_version']))}:"
+                f" expected {SCHEMA_VERSION}"
+            )
+        runs: list[RunStatus] = []
+        for run in found["runs"]:
+            values = {name: run[name] for name in RunStatus._fields}
+            for name, value in values.items():
+                if not isinstance(value, kinds[name]) or isinstance(value, bool):
+                    raise TypeError
+                if isinstance(value, str):
+                    values[name] = "".join(letter if letter.isprintable() else "?" for letter in value)
+            if values["evaluation"] is not None:
+                values["evaluation"] = {str(name): float(value) for name, value in values["evaluation"].items()}
+                if not {"success", "iteration"} <= values["evaluation"].keys():
+                    raise TypeError
+            runs.append(RunStatus(**values))
+        return RunsLook(tuple(runs), int(found["not_begun"]), bool(found["sweeping"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise DataError(
+            f"--url is {url}, whose answer is not the state of runs: expected robotrl status --serve"
+        ) from None
 
 
 def _look(paths: Sequence[Path]) -> RunsLook:

@@ -6,9 +6,9 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -18,10 +18,25 @@ from robotrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from robotrl.config import TrainCfg
+    from robotrl.jobs.job import JobPlace
     from robotrl.sweeps.execution import SweepResult
     from robotrl.sweeps.plan import CheckedSetting, SweepPlan
 
 COMMAND = "robotrl sweep"
+
+
+@dataclass(frozen=True)
+class SweepClusterArgs:
+    """Where the runs of a sweep are trained; see docs/sweeps.md."""
+
+    name: Annotated[Literal["none", "ray"], tyro.conf.arg(name="")] = "none"
+    """"none": on this machine; "ray": on the nodes of a Ray cluster, which share the folder OUT."""
+    address: str | None = None
+    """Address of the Ray cluster, HOST:PORT, or "auto" for the one that this machine belongs to."""
+    cpus: int = 2
+    """CPU cores of each run."""
+    gpus: float = 0.0
+    """GPUs of each run, which may be a part of one."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +53,7 @@ class Args:
     parallel: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Number of runs at the same time; default: one for two cores, as far as an estimate of their memory allows, and
     one on a GPU."""
+    cluster: SweepClusterArgs = field(default_factory=SweepClusterArgs)
     extend: bool = False
     """Go on with a FILE that has more values, samples or seeds than before."""
     dry_run: bool = False
@@ -50,7 +66,6 @@ def main(argv: Sequence[str]) -> int:
     if args.parallel is not None:
         at_least("--parallel", args.parallel, 1)
     print(f"{COMMAND} {args.file}: loading", file=sys.stderr, flush=True)
-    from robotrl.jobs.local import LocalPlace
     from robotrl.run.locking import StopSignals
     from robotrl.sweeps.execution import run_sweep
     from robotrl.sweeps.file import read_sweep_file
@@ -63,14 +78,15 @@ def main(argv: Sequence[str]) -> int:
     plan = plan_of(file) if stored is None else continued(stored, file, args.extend)
     with _configs() as make:
         settings = checked(plan, make)
-    place = LocalPlace(_slots([one.config for one in settings]) if args.parallel is None else args.parallel)
     runs = len(settings) * len(plan.seeds)
-    print(f"{out}: {runs} runs, {len(settings)} settings with {len(plan.seeds)} seeds, {place.slots} at once")
+    what = f"{out}: {runs} runs, {len(settings)} settings with {len(plan.seeds)} seeds"
     if args.dry_run:
+        print(what)
         for one in settings:
             print(f"{one.setting.name}: robotrl train {' '.join(one.arguments)}")
         return 0
-    with _locked(out, stored, plan):
+    with _place(args, settings) as place, _locked(out, stored, plan):
+        print(f"{what}, {place.slots} at once{' on Ray' if args.cluster.name == 'ray' else ''}")
         signals = StopSignals()
         signals.install()
         try:
@@ -101,6 +117,33 @@ def _configs() -> Generator[Callable[[Sequence[str]], TrainCfg[Any, Any]]]:
     yield make
     for line in dict.fromkeys(said.getvalue().splitlines()):
         print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _place(args: Args, settings: Sequence[CheckedSetting]) -> Generator[JobPlace]:
+    """Place of the runs.
+
+    Raises:
+        ConfigError: settings of a cluster without one, or one that has no room for a run.
+        RobotrlError: Ray does not start.
+    """
+    cluster = args.cluster
+    if cluster.name == "ray":
+        from robotrl.cluster.ray_jobs import JobResources, RayPlace
+
+        with contextlib.closing(
+            RayPlace(cluster.address, JobResources(cluster.cpus, cluster.gpus), args.parallel)
+        ) as one:
+            yield one
+        return
+    from robotrl.jobs.local import LocalPlace
+
+    changed = [one.name for one in fields(cluster) if getattr(cluster, one.name) != one.default]
+    if changed:
+        raise ConfigError(
+            f"--cluster.{changed[0]} is {getattr(cluster, changed[0])} and --cluster is 'none': expected --cluster ray"
+        )
+    yield LocalPlace(_slots([one.config for one in settings]) if args.parallel is None else args.parallel)
 
 
 def _slots(configs: Sequence[TrainCfg[Any, Any]]) -> int:

@@ -27,10 +27,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from robotrl.config import ActorCfg
-from robotrl.errors import ConfigError, RobotrlError
+from robotrl.errors import CapabilityError, ConfigError, RobotrlError
 from robotrl.learners.actor.process import (
     GRACE_S,
     ActorRecipe,
@@ -42,17 +41,24 @@ from robotrl.learners.actor.process import (
     to_numpy,
     to_torch,
 )
+from robotrl.learners.actor.workers import WorkerReplayCollector
+from robotrl.learners.collection.collectors import StepsCollectors
 from robotrl.learners.learner import Setup, Watch
 from robotrl.learners.off_policy import PolicyBuilder
-from robotrl.learners.replay_collector import Acting, Guide, ReplayBuffers, ReplayCollector, loggable_scalars
+from robotrl.learners.replay_collector import (
+    Acting,
+    Guide,
+    ReplayBuffers,
+    ReplayCollector,
+    decided_on,
+    loggable_scalars,
+)
 from robotrl.replay.buffer import StepRecord
-from robotrl.replay.corrections import add_corrections
-from robotrl.replay.types import HUMAN
 from robotrl.rollout.collector import Collected
 from robotrl.run.child_process import error_of_child, start_child
 from robotrl.run.locking import stop_requested
 from robotrl.run.policy_checkpoint import policy_tree
-from robotrl.spec import Arrays, VecSim
+from robotrl.spec import VecSim
 from robotrl.spec.late_rewards import LateRewards
 
 POLL_S = 0.25
@@ -283,17 +289,10 @@ class RemoteReplayCollector:
         began = time.perf_counter()
         batch = self._next(steps)
         self.waited_s += time.perf_counter() - began
-        seen = list[Arrays]()
-        for packed in batch.records:
-            record = StepRecord(*map(to_torch, packed))
-            assert record.decision is not None and isinstance(record.source, (str, Tensor))
-            self.memory.replay.add(record)
-            if self.memory.corrections is not None and isinstance(record.source, Tensor):
-                add_corrections(self.memory.corrections, record, record.source == HUMAN)
-            seen.append({key: x[record.decision] for key, x in record.obs.items()})
-        self.late_lost += self.memory.replay.add_late(LateRewards(*map(to_torch, batch.late)))
+        records = [StepRecord(*map(to_torch, packed)) for packed in batch.records]
+        self.late_lost += self.memory.add_records(records, LateRewards(*map(to_torch, batch.late)))
         if self._made.normalizer is not None:
-            self._made.take({key: torch.cat([obs[key] for obs in seen]) for key in seen[0]})
+            self._made.take(decided_on(records))
         self._logged.append(batch.scalars)
         self.env_steps += batch.env_steps
         episodes, returns = torch.from_numpy(batch.episodes), torch.from_numpy(batch.returns)
@@ -364,6 +363,10 @@ class RemoteReplayCollector:
         self.memory.cut()
 
 
+Experience = ReplayCollector | RemoteReplayCollector | WorkerReplayCollector
+"""Who fills the replay buffers of a learner."""
+
+
 def experience_of(
     cfg: Any,
     setup: Setup,
@@ -373,8 +376,8 @@ def experience_of(
     acting: Acting | None = None,
     memory: ReplayBuffers | None = None,
     guide: Guide | None = None,
-) -> ReplayCollector | RemoteReplayCollector:
-    """Build the replay collector of a learner, in this process or with a separate actor process.
+) -> Experience:
+    """Build the replay collector of a learner, in this process, with a separate actor process, or on workers.
 
     Args:
         cfg: the algorithm's config.
@@ -388,11 +391,17 @@ def experience_of(
 
     Raises:
         ConfigError: `actor.process` is set, and the sim factory cannot be pickled, or somebody suggests actions.
+        CapabilityError: somebody suggests actions beside workers.
     """
     if acting is None:
         acting = Acting(setup.seed, cfg.gamma, setup.init_policy is None, cfg.warmup)
     if memory is None:
         memory = ReplayBuffers(sim, cfg.capacity, cfg.replay, setup.run)
+    if isinstance(setup.collectors, StepsCollectors):
+        if guide is not None:
+            sim.close()
+            raise CapabilityError("algo.guidance is on, and asks beside the learner's own sim: expected cluster none")
+        return WorkerReplayCollector(setup.collectors, sim, made, memory, acting, generator)
     if not setup.actor.process:
         return ReplayCollector(sim, made, memory, acting, generator, guide)
     sim.close()

@@ -67,6 +67,50 @@ class RolloutActing(Protocol):
         ...
 
 
+class StepsActing(Protocol):
+    """A policy that acts for a learner with a replay; see `RolloutActing`."""
+
+    @property
+    def horizon(self) -> int:
+        """See `RolloutActing.horizon`."""
+        ...
+
+    @property
+    def network(self) -> nn.Module:
+        """See `RolloutActing.network`."""
+        ...
+
+    def decide(self, obs: Arrays, generator: torch.Generator, before: int) -> Decision:
+        """Sample chunks.
+
+        Args:
+            obs: (n, ...) observations of the envs that are due.
+            generator: random generator of the samples.
+            before: env steps of the run before this call's batch.
+        """
+        ...
+
+    def settings(self) -> Any:
+        """See `RolloutActing.settings`."""
+        ...
+
+    def apply(self, settings: Any) -> None:
+        """See `RolloutActing.apply`."""
+        ...
+
+    def copied(self, num_envs: int, device: torch.device) -> StepsActing:
+        """See `RolloutActing.copied`."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """See `RolloutActing.state`."""
+        ...
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`."""
+        ...
+
+
 class EpisodesActing(Protocol):
     """A policy that acts in whole episodes for a group-relative method; see `RolloutActing`."""
 

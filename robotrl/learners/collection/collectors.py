@@ -5,16 +5,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.learners.collection.acting import EpisodesActing, RolloutActing
+from robotrl.learners.collection.acting import EpisodesActing, RolloutActing, StepsActing
+from robotrl.replay.buffer import StepRecord
+from robotrl.replay.layout import STEP, ReplayLayout
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.groups import GroupCollector, Trajectories
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import Arrays, VecSim
+from robotrl.spec.late_rewards import LateRewards
+
+STEP_VERSION = STEP + "version"
+"""Replay column of the version of the policy that decided a step, where workers collect."""
 
 
 class RolloutCollector(Protocol):
@@ -223,3 +231,90 @@ class OwnSim:
     ) -> ActingGroups:
         """See `Collectors`."""
         return ActingGroups(sim, acting, size, seed, generator)
+
+
+class StepBatch(NamedTuple):
+    """Env steps of some envs for a replay."""
+
+    records: list[StepRecord]
+    """The steps in order; their extras have `STEP_VERSION`."""
+    episodes: Any
+    """(E,) bool: see `Collected`."""
+    returns: Any
+    """(E,): see `Collected`."""
+    late: LateRewards
+    """Changes of the rewards of steps of earlier batches; `back` counts from the last record."""
+    cut: tuple[int, ...]
+    """Envs whose steps do not follow those of the batch before."""
+
+    def versions(self) -> NDArray[np.int64]:
+        """(steps * N,) version of the policy that decided each step."""
+        return np.concatenate([np.asarray(record.extras[STEP_VERSION]) for record in self.records]).astype(np.int64)
+
+
+class StepsCollector(Protocol):
+    """Collects env steps for a learner with a replay; a part of its state."""
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of the batches that were handed over."""
+        ...
+
+    @property
+    def sim_s(self) -> float:
+        """Seconds spent inside the sim so far."""
+        ...
+
+    def steps(self, steps: int) -> StepBatch:
+        """Return the next `steps` steps of every env, with tensors on the CPU.
+
+        Raises:
+            NumericsError: a reward or an observation of the sim is not finite.
+            RobotrlError: workers are lost more often than allowed.
+        """
+        ...
+
+    def scalars(self) -> dict[str, float]:
+        """Return the scalars to log of the last batch's collection."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """State for an exact resume."""
+        ...
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`."""
+        ...
+
+    def close(self) -> None:
+        """Close the sims."""
+        ...
+
+
+@runtime_checkable
+class StepsCollectors(Protocol):
+    """Factory of collectors that step other sims than the learner's own for a replay."""
+
+    def steps(
+        self,
+        sim: VecSim,
+        acting: StepsActing,
+        layout: ReplayLayout,
+        gamma: float,
+        seed: int,
+        generator: torch.Generator,
+    ) -> StepsCollector:
+        """Make the collector of a replay's steps; its sims are reset.
+
+        Args:
+            sim: the learner's sim, which belongs to the collector from here on.
+            acting: the policy.
+            layout: layout of the replay.
+            gamma: discount of each env step.
+            seed: seed of the episodes.
+            generator: the learner's random generator.
+
+        Raises:
+            RobotrlError: workers cannot be started.
+        """
+        ...
