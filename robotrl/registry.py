@@ -210,6 +210,7 @@ POLICIES = Table(
     "policy",
     {
         "beta": "robotrl.policies.beta:BetaPolicy",
+        "best-of": "robotrl.policies.best_of:BestOfPolicy",
         "by-action": "robotrl.policies.by_action:ByActionCfg",
         "categorical": "robotrl.policies.categorical:CategoricalPolicy",
         "diffusion": "robotrl.policies.diffusion:DiffusionPolicy",
