@@ -254,6 +254,7 @@ ALGORITHMS = Table(
         "grpo": "robotrl.algos.grpo:GrpoCfg",
         "iql": "robotrl.algos.iql:IqlCfg",
         "opd": "robotrl.algos.opd:OpdCfg",
+        "pa-rl": "robotrl.algos.pa_rl:PaRlCfg",
         "perlad": "robotrl.algos.perlad:PerladCfg",
         "ppo": "robotrl.algos.ppo:PpoCfg",
         "pretrain": "robotrl.algos.pretrain:PretrainCfg",

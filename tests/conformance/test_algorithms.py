@@ -141,6 +141,9 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "iql": offline("iql", off.IQL, GAUSSIAN),
     "iql, online": offline("iql", replace(off.IQL, updates=10, env_steps=64, ema=0.9), GAUSSIAN),
     "opd": lambda data: on_table("opd", OpdCfg(teacher=data.teacher, iterations=3, minibatch=32), token_policy)(data),
+    "pa-rl": lambda data: AlgorithmCase(
+        "pa-rl", off.PA_RL, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks, 2
+    ),
     "perlad": lambda data: AlgorithmCase("perlad", planning.CFG, planning.sim, planning.POLICY),
     "ppo": on_policy("ppo", kit.PPO, None, kit.GAUSSIAN),
     "pretrain": lambda data: AlgorithmCase(
