@@ -22,11 +22,13 @@ from robotrl.policies.q import REDUCTIONS, QEnsemble
 
 Choose = Callable[[Value, Tensor], Tensor]
 """Function from (critic, contexts (B, D)) to the value (B,) of the chunk that the acting rule would execute."""
+Reduction = Literal["mean", "min"]
+"""Value of a chunk by an ensemble; the names of `REDUCTIONS`."""
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
 
 
-def reduced(critic: QEnsemble, reduction: str, weights: Mapping[str, Tensor] | None = None) -> Value:
+def reduced(critic: QEnsemble, reduction: Reduction, weights: Mapping[str, Tensor] | None = None) -> Value:
     """Value of a chunk by an ensemble.
 
     Args:
@@ -88,6 +90,3 @@ def check_critic(cfg: Any) -> None:
         raise unknown("algo.reduction", str(cfg.reduction), REDUCTIONS)
     if cfg.critic_activation not in ACTIVATIONS:
         raise unknown("algo.critic_activation", str(cfg.critic_activation), ACTIVATIONS)
-
-
-Reduction = Literal["mean", "min"]

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from robotrl.errors import ConfigError, DataError, short
-from robotrl.learners.critics.chunk_critic import CriticSizes
+from robotrl.learners.critics.chunk_critic import CriticSizes, Reduction
+from robotrl.policies.best_of import BestOfCfg, BestOfPolicy
 from robotrl.policies.q import QEnsemble
 from robotrl.run.critic_checkpoint import read_critic
 from robotrl.run.policy_checkpoint import load_weights
@@ -54,7 +55,7 @@ def matter_of(policy: Any, sizes: CriticSizes, gamma: float) -> CriticMatter:
 
 
 def critic_tree(
-    matter: CriticMatter, weights: Mapping[str, Tensor], reduction: str, quality: Mapping[str, float]
+    matter: CriticMatter, weights: Mapping[str, Tensor], reduction: Reduction, quality: Mapping[str, float]
 ) -> dict[str, Any]:
     """State of a critic for `write_critic`.
 
@@ -73,7 +74,7 @@ class StoredCritic(NamedTuple):
 
     matter: CriticMatter
     weights: dict[str, Tensor]
-    reduction: str
+    reduction: Reduction
     quality: dict[str, float]
 
     @property
@@ -95,6 +96,27 @@ def stored_critic(path: str | Path) -> StoredCritic:
         return StoredCritic(matter, found.tree["weights"], found.tree["reduction"], found.tree["quality"])
     except (KeyError, TypeError) as error:
         raise DataError(f"critic {found.path} lacks what a critic has ({short(repr(error))})") from error
+
+
+def with_critic(policy: Any, path: str | Path, candidates: int = 16) -> BestOfPolicy:
+    """Put the critic of a run beside a policy: the policy that the run began with acts by the best of its samples.
+
+    Args:
+        policy: the policy, which is not copied.
+        path: the run.
+        candidates: samples in each decision.
+
+    Raises:
+        CapabilityError: the policy has no samples from normal noise.
+        ConfigError: the critic is of another robot, rate or policy.
+        DataError: see `stored_critic`.
+    """
+    stored = stored_critic(path)
+    check_matter(str(path), stored.matter, matter_of(policy, stored.sizes, stored.matter.gamma))
+    cfg = BestOfCfg(candidates=candidates, reduction=stored.reduction, **asdict(stored.sizes))
+    chooser = BestOfPolicy(policy, cfg)
+    load_weights(chooser.critic, stored.weights, f"{path}: the critic")
+    return chooser
 
 
 def start_from(path: str, critic: QEnsemble, matter: CriticMatter) -> None:
@@ -120,7 +142,7 @@ def check_matter(path: str, stored: CriticMatter, wanted: CriticMatter) -> None:
     Raises:
         ConfigError: it cannot; the first misfit is named, with both values.
     """
-    before = f"algo.init_critic {path} is of another"
+    before = f"the critic {path} is of another"
     if stored.observations.keys() != wanted.observations.keys():
         names = ", ".join(stored.observations), ", ".join(wanted.observations)
         raise ConfigError(f"{before} robot or sim: it reads the observations {names[0]}: expected {names[1]}")
