@@ -16,7 +16,7 @@ FEWEST = 3
 """Fewest episodes whose ranks are compared."""
 
 
-class CriticQuality(NamedTuple):
+class HeldOutQuality(NamedTuple):
     """Quality of a critic on episodes that it was not trained on; None where they do not tell."""
 
     rank: float | None
@@ -34,7 +34,7 @@ def critic_quality(
     offsets: NDArray[np.int64],
     returns: NDArray[np.float64],
     success: NDArray[np.bool_] | None,
-) -> CriticQuality:
+) -> HeldOutQuality:
     """Compare values of executed chunks with the outcomes of their episodes.
 
     Args:
@@ -51,9 +51,9 @@ def critic_quality(
     if len(returns) >= FEWEST and np.ptp(returns) > 0:
         rank = rank_correlation(early, returns)
     if success is None or success.all() or not success.any():
-        return CriticQuality(rank, None, None)
+        return HeldOutQuality(rank, None, None)
     start, middle = (separation(at[success], at[~success]) for at in (values[first], values[first + half - 1]))
-    return CriticQuality(rank, start, middle)
+    return HeldOutQuality(rank, start, middle)
 
 
 def discounted_returns(rewards: NDArray[np.float64], offsets: NDArray[np.int64], gamma: float) -> NDArray[np.float64]:
