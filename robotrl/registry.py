@@ -258,6 +258,7 @@ ALGORITHMS = Table(
         "perlad": "robotrl.algos.perlad:PerladCfg",
         "ppo": "robotrl.algos.ppo:PpoCfg",
         "pretrain": "robotrl.algos.pretrain:PretrainCfg",
+        "qc": "robotrl.algos.qc:QcCfg",
         "rad2": "robotrl.algos.rad2:Rad2Cfg",
         "reflex": "robotrl.algos.reflex:ReflexCfg",
         "reinflow": "robotrl.algos.reinflow:ReinFlowCfg",

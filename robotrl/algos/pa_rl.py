@@ -94,10 +94,8 @@ class PaRlLoss(LossModule):
                 self.critic,
                 batch | {"executed": self.executed(batch["chunk"])},
                 ctx,
-                next_ctx,
-                target,
                 # what the policy would do: the best of its samples
-                lambda q, next_ctx: best_of(self.sampled, q, next_ctx, batch["next_noise"]).value,
+                lambda: best_of(self.sampled, target, next_ctx, batch["next_noise"]).value,
             )
             return LossOut(loss, info, (None, torch.full_like(loss, cfg.critic_lr)))
         loss, info = clone_choice(self.policy, self._clone, batch)

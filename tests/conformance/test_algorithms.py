@@ -154,6 +154,7 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
         None,
         data.table,
     ),
+    "qc": offline("qc", off.QC, kit.FLOW),
     "rad2": lambda data: AlgorithmCase("rad2", driving.CFG, driving.sim, driving.RANKED, driving.planner),
     "reinflow": on_policy("reinflow", kit.REINFLOW, kit.flow),
     "reflex": lambda data: AlgorithmCase("reflex", reflexes.CFG, reflexes.press, reflexes.GUARDED, on_press),

@@ -48,20 +48,14 @@ def test_the_target_counts_env_steps_and_goes_on_beyond_a_time_limit() -> None:
     drawn = replay.view(replay.indices(2), 2, 0.9)
     rows = {"reward": drawn.reward, "discount": drawn.discount, "executed": drawn.chunk}
     critic: Any = Constant(0.0, 0.0)
-    ctx, asked = torch.zeros(3, 2), list[Tensor]()
-
-    def choose(q: Any, next_ctx: Tensor) -> Tensor:
-        asked.append(q(next_ctx, drawn.chunk))
-        return torch.full((3,), 10.0)
-
-    target = reduced(critic, "min", {"values": torch.tensor([7.0, 3.0])})
-    loss, info = chunk_critic_loss(critic, rows, ctx, ctx, target, choose)
+    ctx = torch.zeros(3, 2)
+    loss, info = chunk_critic_loss(critic, rows, ctx, lambda: torch.full((3,), 10.0))
     wanted = [1 + 0.9 * 2, 2.0, 4 + 0.9 * 10]
     assert info["target"].item() == pytest.approx(sum(wanted) / 3)
     assert loss.item() == pytest.approx(sum(y**2 for y in wanted) / 3, rel=1e-6)
-    # the acting rule is asked with the averaged critics
-    assert asked[0].tolist() == [3.0, 3.0, 3.0]
-    assert reduced(critic, "mean", {"values": torch.tensor([7.0, 3.0])})(ctx, drawn.chunk).tolist() == [5.0] * 3
+    average = {"values": torch.tensor([7.0, 3.0])}
+    assert reduced(critic, "min", average)(ctx, drawn.chunk).tolist() == [3.0] * 3
+    assert reduced(critic, "mean", average)(ctx, drawn.chunk).tolist() == [5.0] * 3
 
 
 def test_chunks_are_valued_as_they_are_executed() -> None:

@@ -20,8 +20,8 @@ from robotrl.fn.q_targets import bootstrap, ensemble_mse
 from robotrl.policies.networks.mlp import ACTIVATIONS, Activation
 from robotrl.policies.q import REDUCTIONS, QEnsemble
 
-Choose = Callable[[Value, Tensor], Tensor]
-"""Function from (critic, contexts (B, D)) to the value (B,) of the chunk that the acting rule would execute."""
+Choose = Callable[[], Tensor]
+"""Value (B,) of the chunk that the acting rule would execute next, by the averaged critics."""
 Reduction = Literal["mean", "min"]
 """Value of a chunk by an ensemble; the names of `REDUCTIONS`."""
 Scalar = tuple[Tensor, dict[str, Tensor]]
@@ -43,9 +43,7 @@ def reduced(critic: QEnsemble, reduction: Reduction, weights: Mapping[str, Tenso
     return lambda ctx, chunk: reduce(functional_call(critic, given, (ctx, chunk)))
 
 
-def chunk_critic_loss(
-    critic: QEnsemble, batch: Mapping[str, Tensor], ctx: Tensor, next_ctx: Tensor, target: Value, choose: Choose
-) -> Scalar:
+def chunk_critic_loss(critic: QEnsemble, batch: Mapping[str, Tensor], ctx: Tensor, choose: Choose) -> Scalar:
     """Squared error to the return of a chunk and the value of the next one, sum over critics.
 
     Args:
@@ -53,15 +51,18 @@ def chunk_critic_loss(
         batch: rows with "executed" (B, H, A), the chunk as it was executed, "reward" (B,) discounted within the chunk,
             and "discount" (B,), gamma to its number of env steps and 0 where the task ended the episode.
         ctx: (B, D) contexts before the chunk.
-        next_ctx: (B, D) contexts after it.
-        target: the averaged critics, reduced to one value.
         choose: the acting rule.
     """
     with torch.no_grad():
-        wanted = bootstrap(batch["reward"], batch["discount"], choose(target, next_ctx))
+        wanted = bootstrap(batch["reward"], batch["discount"], choose())
     values = critic(ctx, batch["executed"])
     loss = ensemble_mse(values, wanted)
-    return loss, {"critic_loss": loss, "q": values.mean(), "q_spread": values.std(0).mean(), "target": wanted.mean()}
+    return loss, {
+        "critic_loss": loss,
+        "q": values.mean(),
+        "q_spread": values.std(0, correction=0).mean(),
+        "target": wanted.mean(),
+    }
 
 
 @dataclass(frozen=True)
