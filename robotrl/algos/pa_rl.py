@@ -19,7 +19,7 @@ from torch import Tensor
 
 from robotrl.engine.base import ENGINE_MODES
 from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
-from robotrl.engine.minibatches import means, part, run_updates
+from robotrl.engine.minibatches import fitting, means, part, run_updates
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range, unknown
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, chunk_shape, clone_loss_of
 from robotrl.fn.candidates.proposals import Sampler, sampler_of
@@ -43,7 +43,7 @@ CRITIC, CLONE = "critic", "clone"
 """Phases of the engine: first all updates of the critics, then those of the policy."""
 REWARDS = ("stored", "success")
 BLOCK = 1024
-"""States in which chunks are chosen at once."""
+"""Most states in which chunks are chosen at once."""
 
 # losses
 
@@ -201,8 +201,12 @@ class PaRlLearner(Learner):
         return info | self._chosen.scalars | {"updates": float(self.updates)}
 
     def _run(self, draw: Any, updates: int, phase: str) -> dict[str, float]:
-        most = UPDATES_PER_CALL * math.ceil(self.cfg.updates_per_iteration / UPDATES_PER_CALL)
-        most = updates_per_call(most, self.cfg.batch, self.model.observation_spec)
+        cfg = self.cfg
+        most = UPDATES_PER_CALL * math.ceil(cfg.updates_per_iteration / UPDATES_PER_CALL)
+        most = updates_per_call(most, cfg.batch, self.model.observation_spec)
+        # a pretrained policy's noise can be larger than its observations
+        noise = cfg.target_candidates * math.prod(sampler_of(self.model).noise_shape)
+        most = fitting(most, 4 * cfg.batch * noise)
         return means(run_updates(self._engine, draw, updates, most, f"iteration {self.iteration}", phase))
 
     def _critic_rows(self, updates: int) -> dict[str, Tensor]:
@@ -230,6 +234,11 @@ class PaRlLearner(Learner):
         obs = self._logs.replay.view(index, 1, 1.0).obs
         return {key: obs[key] for key in self.model.observation_spec}
 
+    @torch.no_grad()
+    def _contexts(self, index: Tensor) -> Tensor:
+        """Contexts (M, D) of logged states (M,), of the policy that the run began with."""
+        return self._loss.base.encode({key: x.to(self._device) for key, x in self._observed(index).items()})
+
     def _quality(self) -> dict[str, float]:
         """Quality of the critics on the episodes held out, as scalars to log."""
         return quality_on(self._logs, self._value_of, self.cfg.gamma)
@@ -238,8 +247,7 @@ class PaRlLearner(Learner):
     def _value_of(self, index: Tensor) -> Tensor:
         """Values (M,) of the chunks that were executed from the logged states (M,)."""
         transitions = self._logs.replay.view(index, self.model.horizon, self.cfg.gamma)
-        ctx = self._loss.base.encode({key: x.to(self._device) for key, x in self._observed(index).items()})
-        return self._value()(ctx, self._unit(transitions.chunk).to(self._device))
+        return self._value()(self._contexts(index), self._unit(transitions.chunk).to(self._device))
 
     def _value(self) -> Value:
         """Value of chunks by the averaged critics."""
@@ -252,9 +260,9 @@ class PaRlLearner(Learner):
         shape = sampler_of(self.model).noise_shape
         chunks, gains = list[Tensor](), list[Tensor]()
         with track(len(self._states), "choosing chunks", "states") as bar:
-            for index in self._states.split(BLOCK):
+            for index in self._states.split(self._block()):
                 noise = torch.randn((len(index), cfg.candidates, *shape), generator=self._generator).to(self._device)
-                ctx = loss.base.encode({key: x.to(self._device) for key, x in self._observed(index).items()})
+                ctx = self._contexts(index)
                 found = best_of(loss.sampled, value, ctx, noise)
                 chunk = found.chunk
                 if cfg.ascent_steps:
@@ -268,6 +276,10 @@ class PaRlLearner(Learner):
                 bar.advance(len(index))
         self._chosen.chunks = torch.cat(chunks)
         self._chosen.scalars["chosen_gain"] = float(torch.cat(gains).mean())
+
+    def _block(self) -> int:
+        """States in which chunks are chosen at once: the contexts of all their candidates take bounded memory."""
+        return fitting(BLOCK, 4 * self.cfg.candidates * self._contexts(self._states[:1]).shape[1])
 
     def critic_tree(self) -> dict[str, Any]:
         """See `Learner.critic_tree`: the averaged critics."""

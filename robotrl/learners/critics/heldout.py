@@ -11,7 +11,7 @@ from torch import Tensor
 from robotrl.fn.evidence.critic_quality import critic_quality, discounted_returns
 from robotrl.learners.critics.logs import Logs
 
-BLOCK = 4096
+BLOCK = 1024
 """Frames that are valued at once."""
 ValueOf = Callable[[Tensor], Tensor]
 """Function from frames (M,) of the replay to the values (M,) of the chunks executed there."""
