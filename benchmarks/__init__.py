@@ -26,6 +26,7 @@ BENCHES = {
     "faults": "faults",
     "finetune": "finetune.bench",
     "gpu": "gpu.bench",
+    "improve": "improve.bench",
     "interop": "interop.bench",
     "isaac": "isaac.bench",
     "latency": "latency.bench",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.fn.density import NormalDensity
-from robotrl.policies.closed_form import ClosedFormPolicy
+from robotrl.policies.closed_form import ClosedFormPolicy, SampledAction
 from robotrl.policies.networks.encoder import ImageNorm, Pool
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.own import network
@@ -72,6 +72,17 @@ class GaussianPolicy(ClosedFormPolicy):
     def mean(self, ctx: Tensor) -> Tensor:
         """Normalised mean chunk (B, H, A)."""
         return self.net(ctx).view(-1, self.horizon, self.action_width)
+
+    def draw_with(self, ctx: Tensor, noise: Tensor) -> SampledAction:
+        """Sample with its log-density from given noise, differentiable.
+
+        Args:
+            ctx: (B, D).
+            noise: (B, H, A) standard normal.
+        """
+        density = self.density(ctx)
+        normalized_action = density.mean + density.std * noise
+        return SampledAction(normalized_action, density.log_prob(normalized_action))
 
     def best(self, ctx: Tensor) -> Tensor:
         """See `ClosedFormPolicy.best`: the mean."""

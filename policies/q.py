@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +115,10 @@ def smallest(values: Tensor) -> Tensor:
 def average(values: Tensor) -> Tensor:
     """Mean over the ensemble, (E, B) to (B,)."""
     return values.mean(0)
+
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"mean": average, "min": smallest}
+"""Reductions of an ensemble's values by the names that settings have."""
 
 
 def smallest_of(values: Tensor, members: Tensor) -> Tensor:

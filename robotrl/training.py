@@ -42,6 +42,7 @@ from robotrl.rollout.evaluate import EvalResult, evaluate
 from robotrl.run import input_digests
 from robotrl.run.callbacks import Callback, CallbackList
 from robotrl.run.checkpoint import rng_state, set_rng_state, write_checkpoint
+from robotrl.run.critic_checkpoint import write_critic
 from robotrl.run.directory import Run
 from robotrl.run.locking import StopSignals
 from robotrl.run.logs import read_scalars
@@ -364,6 +365,8 @@ def _iterate(
                     "best": best,
                     "eval_env_steps": budget.env_steps,
                 }
+                if (critic := learner.critic_tree()) is not None:
+                    write_critic(run.path, critic, iteration)
                 path = run.save(tree, step=iteration, score=score, kind=type(learner).__name__)
                 hooks.on_checkpoint(iteration, path)
             progress.advance(1, note=_note(scalars, best, cfg.evaluation.score))

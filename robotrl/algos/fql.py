@@ -24,12 +24,11 @@ from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import ActionNormalizer, check_settings, critics_of, detached, no_clip
 from robotrl.policies.flow import FlowPolicy
 from robotrl.policies.networks.mlp import Activation
-from robotrl.policies.q import QEnsemble, average, smallest
+from robotrl.policies.q import REDUCTIONS, QEnsemble, average
 from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults
 
 Scalar = tuple[Tensor, dict[str, Tensor]]
 """A loss, and scalars to log."""
-REDUCTIONS = {"mean": average, "min": smallest}
 
 
 def flow_loss(flow: FlowPolicy, batch: dict[str, Tensor]) -> Scalar:

@@ -186,6 +186,13 @@ class Learner(ABC):
         """Return the parts of the state by name, in the order in which they are restored; see `Part`."""
         ...
 
+    def critic_tree(self) -> dict[str, Any] | None:
+        """Return the critic to save beside the policy, for runs that start from it; None: there is none to hand on.
+
+        See `robotrl.learners.critics.stored.critic_tree`.
+        """
+        return None
+
     def watch(self, make: Watch) -> None:
         """Let a person or program take over while the policy acts, and learn from the corrections.
 

@@ -14,6 +14,7 @@ from robotrl.config import TrainCfg, options_of
 from robotrl.datasets.manifest import dataset_digest
 from robotrl.errors import DataError, RobotrlError, short
 from robotrl.run.checkpoint import manifest_digest
+from robotrl.run.critic_checkpoint import critic_directory
 from robotrl.run.directory import Run
 from robotrl.run.inputs import Digest
 from robotrl.spec import HasInputs, Input, InputKind, Reads
@@ -169,6 +170,7 @@ _DIGESTS = {
     "dataset": dataset_digest,
     "policy": _policy,
     "checkpoint": lambda path: manifest_digest(Path(path)),
+    "critic": lambda path: manifest_digest(critic_directory(Path(path))),
     "file": _file,
     "module": _module,
     "model": _model,

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-InputKind = Literal["dataset", "policy", "checkpoint", "file", "module", "model"]
+InputKind = Literal["dataset", "policy", "checkpoint", "critic", "file", "module", "model"]
 """Kinds of inputs: a directory of demonstrations; a run or checkpoint that holds a policy; another checkpoint, such as
-a reward; a file; a Python module together with its package; an image and text model, as a directory or by its name."""
+a reward; a run with a critic; a file; a Python module together with its package; an image and text model, as a
+directory or by its name."""
 READS = "reads"
 """Metadata key by which a config field declares that it names an input."""
 
 
 class Input(NamedTuple):
-    """An input outside the run's directory: dataset, policy, checkpoint, file, module or model."""
+    """An input outside the run's directory: dataset, policy, checkpoint, critic, file, module or model."""
 
     field: str
     """Name of the config field, as a user writes it: "dataset", "sim.map"."""

@@ -141,6 +141,9 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "iql": offline("iql", off.IQL, GAUSSIAN),
     "iql, online": offline("iql", replace(off.IQL, updates=10, env_steps=64, ema=0.9), GAUSSIAN),
     "opd": lambda data: on_table("opd", OpdCfg(teacher=data.teacher, iterations=3, minibatch=32), token_policy)(data),
+    "pa-rl": lambda data: AlgorithmCase(
+        "pa-rl", off.PA_RL, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks, 2
+    ),
     "perlad": lambda data: AlgorithmCase("perlad", planning.CFG, planning.sim, planning.POLICY),
     "ppo": on_policy("ppo", kit.PPO, None, kit.GAUSSIAN),
     "pretrain": lambda data: AlgorithmCase(
@@ -151,6 +154,7 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
         None,
         data.table,
     ),
+    "qc": offline("qc", off.QC, kit.FLOW),
     "rad2": lambda data: AlgorithmCase("rad2", driving.CFG, driving.sim, driving.RANKED, driving.planner),
     "reinflow": on_policy("reinflow", kit.REINFLOW, kit.flow),
     "reflex": lambda data: AlgorithmCase("reflex", reflexes.CFG, reflexes.press, reflexes.GUARDED, on_press),

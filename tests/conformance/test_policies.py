@@ -43,7 +43,7 @@ NOT_CLONED = ("-one-step", "-one-action", "-levels")
 def case_of(name: str) -> PolicyCase:
     # steps of the larger networks take longer, and get farther
     updates = 200 if name == "diffusion-unet" else 130 if name.endswith(("-unet", "-transformer")) else 300
-    if name.endswith(NOT_CLONED) or name.startswith(("categorical", "reranked", "path-speed", "recurrent")):
+    if name.endswith(NOT_CLONED) or name.startswith(("best-of", "categorical", "reranked", "path-speed", "recurrent")):
         updates = 0
     if "attention" in name:
         # it reads no absent row, and of a mask only whether it is 0; see tests/policies/test_scene_encoder.py

@@ -11,6 +11,8 @@ import numpy as np
 import tests.kits.learner_kit as kit
 from robotrl.algos.fql import FqlCfg
 from robotrl.algos.iql import IqlCfg
+from robotrl.algos.pa_rl import PaRlCfg
+from robotrl.algos.qc import QcCfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.algos.td3_bc import Td3BcCfg
@@ -75,6 +77,37 @@ FQL = FqlCfg(
     capacity=2000,
     flow_steps=3,
     lr=3e-3,
+    gamma=0.9,
+    tau=0.02,
+    critic_hidden=(32, 32),
+    engine="eager",
+)
+PA_RL = PaRlCfg(
+    critic_updates=20,
+    updates=30,
+    updates_per_iteration=10,
+    batch=32,
+    candidates=4,
+    target_candidates=2,
+    critic_lr=3e-3,
+    gamma=0.9,
+    tau=0.02,
+    critic_hidden=(32, 32),
+    engine="eager",
+)
+QC = QcCfg(
+    updates=20,
+    updates_per_iteration=10,
+    env_steps=64,
+    num_steps=4,
+    warmup=16,
+    utd_ratio=0.5,
+    batch=32,
+    capacity=2000,
+    candidates=4,
+    target_candidates=2,
+    lr=3e-3,
+    critic_lr=3e-3,
     gamma=0.9,
     tau=0.02,
     critic_hidden=(32, 32),

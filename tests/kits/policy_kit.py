@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robotrl.policies.best_of import BestOfCfg
 from robotrl.policies.beta import BetaCfg
 from robotrl.policies.categorical import CategoricalCfg
 from robotrl.policies.diffusion import DiffusionCfg
@@ -83,6 +84,7 @@ CFGS: dict[str, Any] = {
     "diffusion-attention-set": DiffusionCfg(horizon=3, hidden=(32, 32), set_features=8, set_attention=1),
     "reranked": RerankedCfg(candidates=4, width=16, rounds=1),
     "reranked-attention-set": RerankedCfg(candidates=3, width=16),
+    "best-of": BestOfCfg(candidates=4, num_critics=2, critic_hidden=(16,)),
     "path-speed": PathSpeedCfg(hidden=(32, 32), modes=3, points=4),
     "path-speed-apart": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, aligned=False),
     "path-speed-set": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, set_features=8),
@@ -109,6 +111,8 @@ def build_policy(name: str) -> Any:
     cfg = (CFGS | RECURRENT)[name]
     if "categorical" in name:
         return cfg.build(specs, CHOICE_SPEC, TransformGroup(TRANSFORMS.inputs))
+    if name.startswith("best-of"):
+        return cfg.build(build_policy(name.replace("best-of", "flow")))
     if name.startswith("reranked"):
         return cfg.build(build_policy(name.replace("reranked", "flow")))
     return cfg.build(specs, ACTION_SPEC, TRANSFORMS)

@@ -1,0 +1,1 @@
+"""Candidates for a decision: samples of any policy from given noise, the best of them, and ascent on their value."""

@@ -1,0 +1,1 @@
+"""Chunk critics: their loss, their quality on held-out episodes, and their storage beside a run's policy."""
