@@ -42,8 +42,8 @@ def read_dataset_log(path: Path, target: Target) -> LogBook:
             left_out[CUT] += 1
             continue
         origin = str(_said(dataset, ORIGIN, index) or f"{path.name} episode {index}")
-        told = bool(dataset.episodes["success"][index])
-        if wrong := contradiction(told, succeeded[rows]):
+        stated = bool(dataset.episodes["success"][index])
+        if wrong := contradiction(stated, succeeded[rows]):
             return LogBook(faults=(LogFault("contradicted success", f"{origin}: {wrong}"),))
         person = _person(dataset, index, origin)
         if _said(dataset, INTERVENED, index) and not person.any():
@@ -59,7 +59,7 @@ def read_dataset_log(path: Path, target: Target) -> LogBook:
                     for key, spec in target.observation_spec.items()
                 },
                 np.asarray(dataset.frames(ACTION)[rows], np.float32).reshape(rows.stop - rows.start, -1),
-                told,
+                stated,
                 bool(flags(dataset, "next.truncated")[rows][-1]),
                 person,
                 int(_said(dataset, "state_id", index, -1)),
@@ -111,18 +111,18 @@ def dataset_faults(dataset: Dataset, target: Target) -> list[LogFault]:
     return out
 
 
-def contradiction(told: bool, flagged: NDArray[np.bool_]) -> str:
-    """Sentence on an episode whose success is told in two ways; empty if they agree.
+def contradiction(stated: bool, flagged: NDArray[np.bool_]) -> str:
+    """Sentence on an episode whose success is stated in two ways; empty if they agree.
 
     Args:
-        told: success in the episodes table.
+        stated: success in the episodes table.
         flagged: (T,) success of each frame.
     """
-    if told == bool(flagged[-1]) and not flagged[:-1].any():
+    if stated == bool(flagged[-1]) and not flagged[:-1].any():
         return ""
     if flagged[:-1].any():
         return f"next.success is set at frame {int(np.argmax(flagged))}, and {len(flagged) - 1} is the last one"
-    return f"success is {told} in meta/episodes, and next.success of the last frame is {bool(flagged[-1])}"
+    return f"success is {stated} in meta/episodes, and next.success of the last frame is {bool(flagged[-1])}"
 
 
 def _said(dataset: Dataset, column: str, index: int, otherwise: Any = None) -> Any:

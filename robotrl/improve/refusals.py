@@ -18,35 +18,35 @@ LEAST_AUC, LEAST_RANK = 0.6, 0.2
 RefusalKind = Literal["too few episodes", "all successes", "all failures", "a blind critic"]
 
 
-class Refusal(NamedTuple):
+class ChangeRefusal(NamedTuple):
     """A reason for no change."""
 
     kind: RefusalKind
     text: str
 
 
-def data_refusal(episodes: Sequence[OwnEpisode]) -> Refusal | None:
+def data_refusal(episodes: Sequence[OwnEpisode]) -> ChangeRefusal | None:
     """Reason for which nothing can be learned from episodes; None if there is none."""
     count = len(episodes)
     if count < LEAST_EPISODES:
-        return Refusal("too few episodes", f"{count} episodes: expected {LEAST_EPISODES} or more")
+        return ChangeRefusal("too few episodes", f"{count} episodes: expected {LEAST_EPISODES} or more")
     clean = sum(episode.success and not episode.person.any() for episode in episodes)
     reached = sum(episode.success for episode in episodes)
     if count - clean < LEAST_OUTCOMES:
         text = f"{clean} of {count} episodes are successes of the policy: expected {LEAST_OUTCOMES} failures or more"
-        return Refusal("all successes", f"{text}, for there is nothing to tell apart")
+        return ChangeRefusal("all successes", f"{text}, for there is nothing to tell apart")
     if reached < LEAST_OUTCOMES:
         text = f"{count - reached} of {count} episodes are failures: expected {LEAST_OUTCOMES} successes or more"
-        return Refusal("all failures", f"{text}; demonstrations or corrections by a person would do")
+        return ChangeRefusal("all failures", f"{text}; demonstrations or corrections by a person would do")
     return None
 
 
-def critic_refusal(quality: CriticQuality | None) -> Refusal | None:
+def critic_refusal(quality: CriticQuality | None) -> ChangeRefusal | None:
     """Reason for which a critic is not trusted; None for one that ranks held-out outcomes, and for no critic."""
     if quality is None:
         return None
     wanted = f"expected {LEAST_AUC:g} and {LEAST_RANK:g} or more"
     if not quality.auc >= LEAST_AUC or not quality.rank >= LEAST_RANK:
         text = f"the critic's values tell held-out outcomes apart with an AUC of {quality.auc:.2f}"
-        return Refusal("a blind critic", f"{text} and a rank correlation of {quality.rank:.2f}: {wanted}")
+        return ChangeRefusal("a blind critic", f"{text} and a rank correlation of {quality.rank:.2f}: {wanted}")
     return None

@@ -166,15 +166,15 @@ def visited_words(held: Holdings) -> str:
 
 def critic_sentences(state: ImproveState) -> list[str]:
     """Sentences on the critics of all rounds; one on the method if it has none."""
-    told = [record for record in state.rounds if record.critic is not None]
-    if not told:
+    ranked = [record for record in state.rounds if record.critic is not None]
+    if not ranked:
         fitted = any(record.candidate is not None for record in state.rounds)
         return [f"the method {state.settings['method']} has no critic"] if fitted else []
     return [
         f"round {record.number}: on held-out episodes its values have a rank correlation with the outcomes of"
         f" {record.critic['rank']:.2f} (needed {LEAST_RANK:g}) and tell successes from failures with an AUC of"
         f" {record.critic['auc']:.2f} (needed {LEAST_AUC:g}, chance is 0.5)"
-        for record in told
+        for record in ranked
         if record.critic is not None
     ]
 

@@ -30,7 +30,7 @@ class RoundRecord(NamedTuple):
     critic: dict[str, float] | None = None
     """Fields of `CriticQuality`; None without a critic."""
     refusal: dict[str, str] | None = None
-    """Fields of `Refusal`: the reason for which the round ended before the gate; None if it did not."""
+    """Fields of `ChangeRefusal`: the reason for which the round ended before the gate; None if it did not."""
     gate: dict[str, Any] | None = None
     """Fields of `GateDecision`; None before it."""
 

@@ -86,27 +86,27 @@ def run_behind(bundle: Path, manifest: Manifest) -> Path:
     Raises:
         ConfigError: a bundle holds a graph, which cannot be trained, and its run or checkpoint is not found.
     """
-    told = manifest.training
+    training = manifest.training
     why = f"{bundle} holds a graph, no weights that could be trained"
-    if told.run is None:
+    if training.run is None:
         raise ConfigError(f"{why}, and its manifest names no run: expected the run or checkpoint that it came from")
     for folder in (
-        bundle.resolve().parent / told.run,
-        bundle.resolve().parent / "runs" / told.run,
-        Path("runs", told.run),
+        bundle.resolve().parent / training.run,
+        bundle.resolve().parent / "runs" / training.run,
+        Path("runs", training.run),
     ):
-        if not (folder / "config.json").is_file() or config_sha256(Run.open(folder)) != told.config_sha256:
+        if not (folder / "config.json").is_file() or config_sha256(Run.open(folder)) != training.config_sha256:
             continue
         steps = {entry.step: entry.path for entry in Run.open(folder).entries()}
-        if told.step in steps:
-            return steps[told.step]
+        if training.step in steps:
+            return steps[training.step]
         raise ConfigError(
-            f"{why}: it was exported from step {told.step} of {folder}, which keeps steps"
+            f"{why}: it was exported from step {training.step} of {folder}, which keeps steps"
             f" {', '.join(map(str, sorted(steps)))}: give a run or checkpoint in its place"
         )
     raise ConfigError(
-        f"{why}: it was exported from step {told.step} of the run {told.run!r}, which lies neither beside it nor under"
-        " runs: give that run's directory in its place"
+        f"{why}: it was exported from step {training.step} of the run {training.run!r}, which lies neither beside it"
+        " nor under runs: give that run's directory in its place"
     )
 
 
