@@ -171,9 +171,9 @@ def critic_sentences(state: ImproveState) -> list[str]:
         fitted = any(record.candidate is not None for record in state.rounds)
         return [f"the method {state.settings['method']} has no critic"] if fitted else []
     return [
-        f"round {record.number}: on held-out episodes its values have a rank correlation with the outcomes of"
-        f" {record.critic['rank']:.2f} (needed {LEAST_RANK:g}) and tell successes from failures with an AUC of"
-        f" {record.critic['auc']:.2f} (needed {LEAST_AUC:g}, chance is 0.5)"
+        f"round {record.number}: on {record.critic['episodes']} held-out episodes the rank correlation of its values"
+        f" with the outcomes is {_figure(record.critic['rank'])} (needed {LEAST_RANK:g}); they tell successes from"
+        f" failures with an AUC of {_figure(record.critic['auc'])} (needed {LEAST_AUC:g}, chance is 0.5)"
         for record in ranked
         if record.critic is not None
     ]
@@ -239,7 +239,7 @@ def _start_row(element: StartElement) -> StartRow:
 
 def _round_row(record: RoundRecord) -> RoundRow:
     rate = wilson(record.successes, record.episodes).value if record.episodes else 0.0
-    critic = "none" if record.critic is None else f"AUC {record.critic['auc']:.2f}, rank {record.critic['rank']:.2f}"
+    critic = "none" if record.critic is None else _critic_words(record.critic)
     gate = record.gate["outcome"] if record.gate is not None else "not reached"
     refused = "" if record.refusal is None else f": {record.refusal['kind']}"
     return RoundRow(
@@ -255,7 +255,16 @@ def _round_row(record: RoundRecord) -> RoundRow:
 def _critic(record: RoundRecord) -> str:
     if record.critic is None:
         return ""
-    return f"; critic on held-out episodes: AUC {record.critic['auc']:.2f}, rank {record.critic['rank']:.2f}"
+    return f"; critic on {record.critic['episodes']} held-out episodes: {_critic_words(record.critic)}"
+
+
+def _critic_words(critic: dict[str, Any]) -> str:
+    return f"AUC {_figure(critic['auc'])}, rank {_figure(critic['rank'])}"
+
+
+def _figure(value: float | None) -> str:
+    """A figure, or that there is none, for outcomes that are all alike."""
+    return "unknown" if value is None else f"{value:.2f}"
 
 
 def _holding_words(held: Holdings) -> str:

@@ -18,7 +18,7 @@ from robotrl.improve.dataset_logs import read_dataset_log
 from robotrl.improve.gate import NO_EVIDENCE, GateSettings, gate, judges, without_evidence
 from robotrl.improve.gather import gather
 from robotrl.improve.logged import LogBook, LogFault, OwnEpisode, joined
-from robotrl.improve.methods.base import CriticQuality, FitSettings, ImproveMethod
+from robotrl.improve.methods.base import FitSettings, HeldOutQuality, ImproveMethod
 from robotrl.improve.outcomes import OutcomeCheck, check_outcomes
 from robotrl.improve.pieces import write_episodes, write_pieces
 from robotrl.improve.refusals import critic_refusal, data_refusal
@@ -272,7 +272,7 @@ def _fit(work: _Work, state: ImproveState) -> ImproveState:
     )
     found = work.method.fit(Path(state.policy), folder / DATA, folder / FIT, fit)
     check_unchanged(state)
-    quality: CriticQuality | None = found.critic
+    quality: HeldOutQuality | None = found.critic
     state = state.with_last(candidate=str(found.policy), critic=None if quality is None else quality._asdict())
     if (refusal := critic_refusal(quality)) is not None:
         return _ended(state.with_last(refusal=refusal._asdict()), work)

@@ -27,8 +27,8 @@ class RoundRecord(NamedTuple):
     successes: int = 0
     candidate: str | None = None
     """Run of the candidate; None if there is none."""
-    critic: dict[str, float] | None = None
-    """Fields of `CriticQuality`; None without a critic."""
+    critic: dict[str, Any] | None = None
+    """Fields of `HeldOutQuality`; None without a critic."""
     refusal: dict[str, str] | None = None
     """Fields of `ChangeRefusal`: the reason for which the round ended before the gate; None if it did not."""
     gate: dict[str, Any] | None = None

@@ -90,11 +90,10 @@ def run_behind(bundle: Path, manifest: Manifest) -> Path:
     why = f"{bundle} holds a graph, no weights that could be trained"
     if training.run is None:
         raise ConfigError(f"{why}, and its manifest names no run: expected the run or checkpoint that it came from")
-    for folder in (
-        bundle.resolve().parent / training.run,
-        bundle.resolve().parent / "runs" / training.run,
-        Path("runs", training.run),
-    ):
+    beside = bundle.resolve().parent
+    # the last one is the place of a run of an improvement, whose bundle this is
+    near = (beside / training.run, beside / "runs" / training.run, Path("runs", training.run))
+    for folder in (*near, *sorted(beside.glob(f"round-*/fit/{training.run}"))):
         if not (folder / "config.json").is_file() or config_sha256(Run.open(folder)) != training.config_sha256:
             continue
         steps = {entry.step: entry.path for entry in Run.open(folder).entries()}

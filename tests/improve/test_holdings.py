@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from robotrl.datasets.reader import read_dataset
-from robotrl.errors import DataError
 from robotrl.improve.holdings import departures, evenly, holdings, nearest_distance, start_elements, visited
 from robotrl.improve.logged import LogBook
-from robotrl.improve.methods.base import CriticQuality
-from robotrl.improve.methods.pa_rl import AUC, RANK, quality_of
+from robotrl.improve.methods.base import HeldOutQuality
+from robotrl.improve.methods.pa_rl import AUC, EPISODES, RANK, quality_of
 from robotrl.improve.pieces import label, success_rewards, write_good, write_pieces
 from robotrl.improve.refusals import critic_refusal, data_refusal
 from robotrl.improve.target import read_target
@@ -68,15 +67,17 @@ def test_logs_that_hold_nothing_to_learn_are_refused():
     assert data_refusal(good[:27] + [by_person(episode, 0) for episode in good[:3]]) is None
 
 
-def test_a_critic_has_to_rank_held_out_outcomes(tmp_path):
-    assert critic_refusal(None) is None and critic_refusal(CriticQuality(0.4, 0.8)) is None
-    found = critic_refusal(CriticQuality(0.1, 0.8))
+def test_a_critic_has_to_rank_held_out_outcomes():
+    assert critic_refusal(None) is None and critic_refusal(HeldOutQuality(0.4, 0.8, 10)) is None
+    found = critic_refusal(HeldOutQuality(0.1, 0.8, 10))
     assert found.kind == "a blind critic" and "AUC of 0.80 and a rank correlation of 0.10" in found.text
-    assert critic_refusal(CriticQuality(0.4, 0.55)) and critic_refusal(CriticQuality(float("nan"), 0.9))
-    scalars = {RANK: [0.1, 0.5, float("nan")], AUC: [0.6, 0.9, float("nan")]}
-    assert quality_of(scalars, tmp_path) == CriticQuality(0.5, 0.9)
-    with pytest.raises(DataError, match="has logged no critic/heldout_auc"):
-        quality_of({RANK: [0.1]}, tmp_path)
+    assert critic_refusal(HeldOutQuality(0.4, 0.55, 10))
+    assert "which all ended alike" in critic_refusal(HeldOutQuality(None, None, 10)).text
+    assert "7 episodes were held out from the critic: expected 8" in critic_refusal(HeldOutQuality(0.9, 0.9, 7)).text
+    nan = float("nan")
+    scalars = {RANK: [0.1, 0.5, nan], AUC: [0.6, 0.9, nan], EPISODES: [10.0, 10.0, nan]}
+    assert quality_of(scalars) == HeldOutQuality(0.5, 0.9, 10)
+    assert quality_of({}) == HeldOutQuality(None, None, 0)
 
 
 def test_success_by_start_is_counted_in_thirds():

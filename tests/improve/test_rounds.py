@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from robotrl.api.exporting import export
 from robotrl.cli.main import main
+from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.errors import ConfigError, DataError
-from robotrl.improve.methods.base import CriticQuality
+from robotrl.improve.methods.base import HeldOutQuality
 from robotrl.improve.rounds import ImproveSettings, improve
 from robotrl.improve.state import read_state
-from robotrl.improve.target import policy_digest
+from robotrl.improve.target import policy_digest, read_target
 from robotrl.registry import METHODS, SIMS
 from robotrl.run.policy_checkpoint import load_policy
+from tests.kits import walk_sim
 from tests.kits.improve_kit import SIM, SetStepMethod, mixed, walked, walker, write_control_log
 from tests.report.test_report import Page
 
@@ -68,7 +71,7 @@ def test_an_update_that_is_not_better_is_rejected_and_the_policy_is_what_it_was(
 
 
 def test_a_blind_critic_ends_the_round_before_the_gate(tmp_path, method):
-    method.critic = CriticQuality(0.05, 0.52)
+    method.critic = HeldOutQuality(0.05, 0.52, 10)
     state, _ = improve(settings(tmp_path))
     assert not state.improved and state.last.gate is None and state.last.refusal["kind"] == "a blind critic"
 
@@ -195,8 +198,27 @@ def test_without_a_sim_only_trials_on_the_robot_change_the_policy(tmp_path, meth
         improve(given._replace(trials=(before, after[1])))
 
 
+def test_a_bundle_is_traced_to_its_run_and_comes_out_as_a_bundle(tmp_path, method, monkeypatch):
+    given = settings(tmp_path)
+    bundle = tmp_path / "walk.bundle"
+    # enough starts for the observations that an export records
+    monkeypatch.setitem(walk_sim.SPLITS, "val", range(2000, 2600))
+    export(given.policy, bundle)
+    (fault,) = improve(given._replace(policy=bundle, out=tmp_path / "other"))[0].faults
+    assert fault["kind"] == "another bundle" and "bundle_id is bbbbbbbbbbbb: expected" in fault["text"]
+    write_control_log(given.logs[0], mixed(30), bundle_id=open_bundle(bundle).manifest.bundle_id)
+    state, target = improve(given._replace(policy=bundle))
+    assert target.policy == tmp_path / "run" / "checkpoints" / "step_000000001"
+    assert state.improved and state.bundle == str(tmp_path / "out" / "bundle")
+    # the new bundle can be improved again
+    assert read_target(Path(state.bundle)).policy == Path(state.policy) / "checkpoints" / "step_000000001"
+    bundle.rename(tmp_path / "run" / "walk.bundle")
+    with pytest.raises(ConfigError, match="no weights that could be trained: it was exported from step 1 of the run"):
+        read_target(tmp_path / "run" / "walk.bundle")
+
+
 def test_the_command_writes_page_and_json(tmp_path, method, capsys):
-    method.critic = CriticQuality(0.61, 0.87)
+    method.critic = HeldOutQuality(0.61, 0.87, 10)
     given = settings(tmp_path)
     out = tmp_path / "out"
     words = ["improve", str(given.policy), "--logs", str(tmp_path / "a.jsonl"), "--out", str(out), "--num-envs", "20"]
@@ -204,7 +226,7 @@ def test_the_command_writes_page_and_json(tmp_path, method, capsys):
     said = capsys.readouterr().out
     # fifteen walks of six steps, and three of each of 6, 5, 4, 3 and 2 steps
     assert "logs: 30 episodes, 150 steps; success 50.0 % (95 % interval 33.2 to 66.8 %)" in said
-    assert "critic on held-out episodes: AUC 0.87, rank 0.61" in said
+    assert "critic on 10 held-out episodes: AUC 0.87, rank 0.61" in said
     assert "accepted: the candidate is better" in said and "result: The new policy is better" in said
     plain = json.loads((out / "improve.json").read_text())
     assert plain["outcome"] == "improved" and plain["rounds"][0]["accepted"]

@@ -10,7 +10,7 @@ import torch
 from robotrl.datasets.normalization import within_bounds
 from robotrl.deploy.control.log import ControlLog, Tick, tick_record
 from robotrl.improve.logged import OwnEpisode
-from robotrl.improve.methods.base import CriticQuality, FitSettings, FittedCandidate
+from robotrl.improve.methods.base import HeldOutQuality, FitSettings, FittedCandidate
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
@@ -127,7 +127,7 @@ class SetStepMethod:
 
     name = "set-step"
 
-    def __init__(self, step_m: float, critic: CriticQuality | None = None) -> None:
+    def __init__(self, step_m: float, critic: HeldOutQuality | None = None) -> None:
         self.step_m, self.critic, self.fits = step_m, critic, 0
 
     def check(self, policy: Path) -> None: ...

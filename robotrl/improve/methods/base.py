@@ -20,13 +20,15 @@ class FitSettings(NamedTuple):
     """Config fields of the training by path, e.g. "algo.updates"."""
 
 
-class CriticQuality(NamedTuple):
+class HeldOutQuality(NamedTuple):
     """How well a critic's values tell outcomes of episodes that it has not learned from."""
 
-    rank: float
-    """Rank correlation of values and outcomes, -1 to 1."""
-    auc: float
-    """Probability that a random success has a higher value than a random failure."""
+    rank: float | None
+    """Rank correlation of values and outcomes, -1 to 1; None where the outcomes are all alike."""
+    auc: float | None
+    """Probability that a random success has a higher value than a random failure; None likewise."""
+    episodes: int
+    """Number of held-out episodes."""
 
 
 class FittedCandidate(NamedTuple):
@@ -34,7 +36,7 @@ class FittedCandidate(NamedTuple):
 
     policy: Path
     """Its run."""
-    critic: CriticQuality | None
+    critic: HeldOutQuality | None
     """None of a method without a critic."""
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from robotrl.errors import DataError
-from robotrl.improve.methods.base import CriticQuality, FitSettings, FittedCandidate
+from robotrl.improve.methods.base import FitSettings, FittedCandidate, HeldOutQuality
 from robotrl.improve.methods.fitting import check_cloned, fit_run
 
-RANK, AUC = "critic/heldout_rank", "critic/heldout_auc"
-"""Scalars of the run."""
+RANK, AUC, EPISODES = "critic/heldout_rank", "critic/heldout_auc", "critic/heldout_episodes"
+"""Scalars of the run; one that cannot be computed is left out."""
+HELD_OUT = {"algo.held_out": 0.2}
+"""Share of the episodes by which the critic is judged: more than elsewhere, for robots leave few."""
 
 
 class PaRlMethod:
@@ -28,24 +29,20 @@ class PaRlMethod:
 
     def fit(self, policy: Path, data: Path, out: Path, settings: FitSettings) -> FittedCandidate:
         """See `ImproveMethod.fit`."""
-        run = fit_run("pa-rl", policy, data, out / "run", settings)
-        return FittedCandidate(run.path, quality_of(run.scalars, run.path))
+        given = settings._replace(settings={**HELD_OUT, **settings.settings})
+        run = fit_run("pa-rl", policy, data, out / "run", given)
+        return FittedCandidate(run.path, quality_of(run.scalars))
 
 
-def quality_of(scalars: dict[str, list[float]], run: Path) -> CriticQuality:
-    """The last held-out quality of the critic of a run.
+def quality_of(scalars: dict[str, list[float]]) -> HeldOutQuality:
+    """The last held-out quality of the critic of a run, from its scalars by name."""
+    rank, auc, episodes = (_last(scalars.get(name, [])) for name in (RANK, AUC, EPISODES))
+    return HeldOutQuality(rank, auc, int(episodes or 0))
 
-    Raises:
-        DataError: the run has logged none.
-    """
-    last = [
-        next((value for value in reversed(scalars.get(name, [])) if not math.isnan(value)), None)
-        for name in (RANK, AUC)
-    ]
-    rank, auc = last
-    if rank is None or auc is None:
-        raise DataError(f"run {run} has logged no {RANK if rank is None else AUC}: expected it of a run of pa-rl")
-    return CriticQuality(rank, auc)
+
+def _last(values: list[float]) -> float | None:
+    """The last value that was logged; None if there is none."""
+    return next((value for value in reversed(values) if not math.isnan(value)), None)
 
 
 METHOD = PaRlMethod()
