@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from robotrl.api.judging.judge import JudgeSettings, judge
 from robotrl.api.judging.sides import Side
 from robotrl.api.judging.text import apart_words, score_words, to_json, verdict_words
-from robotrl.errors import ConfigError
 from robotrl.fn.evidence.sequential import Outcome, PairedTest
 from robotrl.improve.target import Target
 from robotrl.registry import make_sim
@@ -99,13 +99,7 @@ def without_evidence(why: str) -> GateDecision:
 
 def judges(target: Target, split: Split) -> str:
     """Reason for which a policy's sim cannot judge; empty if it can."""
-    try:
-        vec = make_sim(target.sim, num_envs=1, seed=0, **target.options)
-    except ConfigError as error:
-        return f"the sim cannot be made ({error})"
-    try:
+    with closing(make_sim(target.sim, num_envs=1, seed=0, **target.options)) as vec:
         if not isinstance(vec, HasStateIds):
             return f"sim {target.sim!r} has no numbered starts (HasStateIds)"
         return "" if len(vec.state_ids(split)) else f"sim {target.sim!r} has no starts of split {split!r}"
-    finally:
-        vec.close()

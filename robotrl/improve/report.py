@@ -174,6 +174,7 @@ def critic_sentences(state: ImproveState) -> list[str]:
         f"round {record.number}: on {record.critic['episodes']} held-out episodes the rank correlation of its values"
         f" with the outcomes is {_figure(record.critic['rank'])} (needed {LEAST_RANK:g}); they tell successes from"
         f" failures with an AUC of {_figure(record.critic['auc'])} (needed {LEAST_AUC:g}, chance is 0.5)"
+        f"{_belief(record.critic['gain'])}"
         for record in ranked
         if record.critic is not None
     ]
@@ -260,6 +261,10 @@ def _critic(record: RoundRecord) -> str:
 
 def _critic_words(critic: dict[str, Any]) -> str:
     return f"AUC {_figure(critic['auc'])}, rank {_figure(critic['rank'])}"
+
+
+def _belief(gain: float | None) -> str:
+    return "" if gain is None else f". It believes its choices to be worth {gain:+.3f} more than the mean sample"
 
 
 def _figure(value: float | None) -> str:

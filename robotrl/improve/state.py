@@ -98,7 +98,8 @@ def begin(out: Path, new: ImproveState) -> ImproveState:
     """
     place = out / STATE_FILE
     if not place.exists():
-        there = [] if not out.is_dir() else sorted(name for name in os.listdir(out) if name != "lock")
+        # a session that was killed at once leaves its lock and an unfinished file
+        there = [] if not out.is_dir() else sorted(x for x in os.listdir(out) if x != "lock" and not x.startswith("."))
         if there:
             raise ConfigError(f"--out is {out}: it holds {short(there[0])} and no {STATE_FILE}, expected a new folder")
         return new

@@ -9,7 +9,7 @@ from robotrl.datasets.reader import read_dataset
 from robotrl.improve.holdings import departures, evenly, holdings, nearest_distance, start_elements, visited
 from robotrl.improve.logged import LogBook
 from robotrl.improve.methods.base import HeldOutQuality
-from robotrl.improve.methods.pa_rl import AUC, EPISODES, RANK, quality_of
+from robotrl.improve.methods.pa_rl import AUC, EPISODES, GAIN, RANK, quality_of
 from robotrl.improve.pieces import label, success_rewards, write_good, write_pieces
 from robotrl.improve.refusals import critic_refusal, data_refusal
 from robotrl.improve.target import read_target
@@ -77,6 +77,7 @@ def test_a_critic_has_to_rank_held_out_outcomes():
     nan = float("nan")
     scalars = {RANK: [0.1, 0.5, nan], AUC: [0.6, 0.9, nan], EPISODES: [10.0, 10.0, nan]}
     assert quality_of(scalars) == HeldOutQuality(0.5, 0.9, 10)
+    assert quality_of({**scalars, GAIN: [nan, 0.02]}).gain == 0.02
     assert quality_of({}) == HeldOutQuality(None, None, 0)
 
 

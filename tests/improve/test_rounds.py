@@ -218,7 +218,7 @@ def test_a_bundle_is_traced_to_its_run_and_comes_out_as_a_bundle(tmp_path, metho
 
 
 def test_the_command_writes_page_and_json(tmp_path, method, capsys):
-    method.critic = HeldOutQuality(0.61, 0.87, 10)
+    method.critic = HeldOutQuality(0.61, 0.87, 10, 0.03)
     given = settings(tmp_path)
     out = tmp_path / "out"
     words = ["improve", str(given.policy), "--logs", str(tmp_path / "a.jsonl"), "--out", str(out), "--num-envs", "20"]
@@ -238,6 +238,7 @@ def test_the_command_writes_page_and_json(tmp_path, method, capsys):
         "Gate of round 1: better",
         "What the logs hold",
         "AUC 0.87",
+        "worth +0.030 more",
         "walk/pos_x_w",
     ):
         assert text in page

@@ -21,7 +21,7 @@ class FitSettings(NamedTuple):
 
 
 class HeldOutQuality(NamedTuple):
-    """How well a critic's values tell outcomes of episodes that it has not learned from."""
+    """Quality of a critic: its values against outcomes of episodes that it has not learned from."""
 
     rank: float | None
     """Rank correlation of values and outcomes, -1 to 1; None where the outcomes are all alike."""
@@ -29,6 +29,8 @@ class HeldOutQuality(NamedTuple):
     """Probability that a random success has a higher value than a random failure; None likewise."""
     episodes: int
     """Number of held-out episodes."""
+    gain: float | None = None
+    """Mean value of the chosen actions less that of the policy's samples: what the critic believes, and no evidence."""
 
 
 class FittedCandidate(NamedTuple):

@@ -13,6 +13,7 @@ from robotrl.improve.methods.base import FitSettings, FittedCandidate, HeldOutQu
 from robotrl.improve.methods.fitting import check_cloned, fit_run
 
 RANK, AUC, EPISODES = "critic/heldout_rank", "critic/heldout_auc", "critic/heldout_episodes"
+GAIN = "chosen_gain"
 """Scalars of the run; one that cannot be computed is left out."""
 HELD_OUT = {"algo.held_out": 0.2}
 """Share of the episodes by which the critic is judged: more than elsewhere, for robots leave few."""
@@ -36,8 +37,8 @@ class PaRlMethod:
 
 def quality_of(scalars: dict[str, list[float]]) -> HeldOutQuality:
     """The last held-out quality of the critic of a run, from its scalars by name."""
-    rank, auc, episodes = (_last(scalars.get(name, [])) for name in (RANK, AUC, EPISODES))
-    return HeldOutQuality(rank, auc, int(episodes or 0))
+    rank, auc, episodes, gain = (_last(scalars.get(name, [])) for name in (RANK, AUC, EPISODES, GAIN))
+    return HeldOutQuality(rank, auc, int(episodes or 0), gain)
 
 
 def _last(values: list[float]) -> float | None:
