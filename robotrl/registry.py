@@ -297,6 +297,16 @@ REWARDS = Table(
 )
 """Settings of reward sources, frozen dataclasses with `build`; see `robotrl/rewards/source.py`."""
 
+METHODS = Table(
+    "method",
+    {
+        "pa-rl": "robotrl.improve.methods.pa_rl:METHOD",
+        "successes": "robotrl.improve.methods.successes:METHOD",
+    },
+    "robotrl.methods",
+)
+"""Methods of `robotrl improve`; see `robotrl/improve/methods/base.py`."""
+
 ENCODERS = Table(
     "encoder",
     {"policy": "robotrl.learners.episode_encoders:own"},

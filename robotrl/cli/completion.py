@@ -53,7 +53,7 @@ POSITIONAL, FIXED = (get_args(marked)[1] for marked in (tyro.conf.Positional[int
 """Annotations of positional arguments, and of fields without a flag."""
 NAMED: Any = type(tyro.conf.arg())
 """Type of the annotation that may give a flag another name than its field's."""
-OF_SIMS = ("demos", "driving-log", "eval", "import", "reward", "train", "video", "view")
+OF_SIMS = ("demos", "driving-log", "eval", "import", "improve", "reward", "train", "video", "view")
 """Commands with the options of the sim that they name, `--sim.FIELD`."""
 MAIN_FLAGS = ("--help", "--version", "--completion")
 ACTIONS = {
@@ -249,7 +249,7 @@ def _without_extras(hint: Any) -> Any:
 
 def _values(name: str, hint: Any) -> tuple[str, ...]:
     """Values of an argument that can be listed: those of its type, or names of a table."""
-    from robotrl.registry import ROBOTS, SIMS
+    from robotrl.registry import METHODS, ROBOTS, SIMS
 
     kind = _without_extras(hint)
     for option in (kind, *get_args(kind)):
@@ -257,4 +257,6 @@ def _values(name: str, hint: Any) -> tuple[str, ...]:
             return tuple(str(value) for value in get_args(option))
     if name == "sim":
         return (*SIMS.names(), *SIMS.families)
+    if name == "method":
+        return tuple(METHODS.names())
     return tuple(f"{robot}:" for robot in ROBOTS.names()) if name == "robot" else ()

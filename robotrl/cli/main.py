@@ -44,6 +44,7 @@ COMMANDS = {
     "view": CommandRow("view", "look at episodes in the browser, or write them as a page or a moving picture"),
     "video": CommandRow("video", "write episodes on held-out starts as a gif or an mp4"),
     "compare": CommandRow("compare", "compare runs over seeds, or judge whether one policy is better than another"),
+    "improve": CommandRow("improve", "improve a policy from its robot's logs, or leave it as it is"),
     "export": CommandRow("export", "turn a run into a bundle that needs no torch, and prove that it acts the same"),
     "import": CommandRow("import_policy", "read a published vision-language-action policy strictly, and store it"),
     "inspect": CommandRow("inspect", "describe a bundle, run, checkpoint or dataset, and verify its hashes"),

@@ -128,6 +128,7 @@ def test_other_shells_read_their_script(on_path, tmp_path, shell):
         (["train", "--re"], ["--recompute", "--resume", "--reward"]),
         (["reward", "m"], ["milestones"]),
         (["reward", "train", "mujoco/re"], ["mujoco/reach"]),
+        (["improve", "x", "--method", "su"], ["successes"]),
         (["demos", "mujoco/reach", "mujoco/re"], []),
         (["list", "se"], []),
         (["import", "openvla-"], ["openvla-oft"]),

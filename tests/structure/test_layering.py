@@ -20,7 +20,7 @@ ROLLOUT = BASE | {"utils", "fn", "datasets", "replay", "rollout"}
 LEARN = ROLLOUT | {"config", "peft", "run"}
 ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventions", "importers", "api", "sims"}
 ALL |= {"cluster", "deploy", "report", "training", "memory_estimate", "composition", "testing", "traffic"}
-ALL |= {"jobs", "sweeps"}
+ALL |= {"jobs", "sweeps", "improve"}
 PROCESS_REWARD = {"rewards.process_model", "rewards.process_stored", "rewards.process_term"}
 SHARED_BY_SIMS = {"sims.interop", "sims.starts", "sims.actions", "sims.exact_state", "sims.core_sim"}
 SHARED_BY_SIMS |= {"sims.expert_state", "sims.wrapper"}
@@ -97,6 +97,8 @@ MAY_IMPORT = {
     "api.reward_evaluation": LEARN | {"policies", "report", "rewards", "api"},
     "api.reward_report": LEARN | {"report", "rewards", "api", ""},
     "api.training": LEARN | {"training", "composition", "api", "sims.interop"},
+    # from logs of a robot to a candidate, through the training and the verdict that all use
+    "improve": LEARN | {"policies", "deploy", "report", "api", "training"},
     # plans of runs, and what they came to
     "sweeps": LEARN | {"jobs", "api", "report"},
     "cli": ALL | {"configs", "benchmarks"},
