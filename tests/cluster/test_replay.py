@@ -35,6 +35,11 @@ METHODS: dict[str, tuple[Any, Any, Any]] = {
     "rlpd": (RLPD, None, off.CHUNKS),
     "fql": (replace(off.FQL, updates=4, updates_per_iteration=2, env_steps=ENVS * 24, utd_ratio=0.05), None, kit.FLOW),
     "iql": (replace(off.IQL, updates=4, updates_per_iteration=2, env_steps=ENVS * 6, num_steps=1), None, kit.GAUSSIAN),
+    "qc": (
+        replace(off.QC, updates=4, updates_per_iteration=2, env_steps=ENVS * 24, warmup=ENVS * 2, utd_ratio=0.05),
+        kit.flow,
+        kit.FLOW,
+    ),
     "dsrl": (DSRL, kit.flow, SteeredCfg(hidden=(16,))),
 }
 """Settings, a policy to start from, a policy to make."""
@@ -49,7 +54,7 @@ def built(name: str, cluster: ClusterCfg | None, walks: Path) -> Any:
     cfg, init, policy = METHODS[name]
     start = None if init is None else init()
     made = setup(start, policy) if cluster is None else clustered(cluster, start, policy)
-    return cfg.build(made._replace(dataset=walks if name in ("rlpd", "fql", "iql") else None))
+    return cfg.build(made._replace(dataset=walks if name in ("rlpd", "fql", "iql", "qc") else None))
 
 
 def state_after(learner: Any, iterations: int) -> Any:
