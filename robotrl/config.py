@@ -541,7 +541,8 @@ def _check_cluster(cfg: TrainCfg[Any, Any]) -> None:
             f"{algo} collects no rollouts that workers could collect, and cluster is {cluster.name!r}: expected cluster"
             " none, or an algorithm that steps the sim, such as ppo, reinflow, grpo or sac"
         )
-    if isinstance(cfg.algo, CountsEnvSteps) and not cfg.algo.env_steps:
+    counts: Any = cfg.algo
+    if isinstance(counts, CountsEnvSteps) and not counts.env_steps:
         raise ConfigError(
             f"algo.env_steps is 0, and cluster is {cluster.name!r}: expected cluster none, or env steps for workers to"
             " take"

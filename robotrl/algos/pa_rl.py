@@ -22,7 +22,7 @@ from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode,
 from robotrl.engine.minibatches import fitting, means, part, run_updates
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range, unknown
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, chunk_shape, clone_loss_of
-from robotrl.fn.candidates.proposals import Sampler, sampler_of
+from robotrl.fn.candidates.proposals import NoiseSampler, sampler_of
 from robotrl.fn.candidates.select import Value, ascend, best_of
 from robotrl.fn.schedule import warmed_cosine
 from robotrl.learners.critics.chunk_critic import CriticSizes, check_critic, chunk_critic_loss, reduced
@@ -72,7 +72,7 @@ class PaRlLoss(LossModule):
         self.base: Any = copy.deepcopy(policy).requires_grad_(False)
         self.critic: QEnsemble = critics_of(policy, cfg)
         self.executed = ExecutedChunk(policy)
-        self._sampler: Sampler = sampler_of(self.base)
+        self._sampler: NoiseSampler = sampler_of(self.base)
         self._clone, self._cfg = clone, cfg
 
     def sampled(self, ctx: Tensor, noise: Tensor) -> Tensor:

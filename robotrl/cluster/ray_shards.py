@@ -310,14 +310,15 @@ class RayShards:
             host = self._host(slot)
             who = "another one" if host is None else f"no node has room, so worker {host.number}"
             warnings.warn(f"{name} {why}: {who} goes on {how}", stacklevel=5)
+            limit_s = self._cfg.start_timeout_s
             try:
                 if host is None:
                     self._make(slot)
                 else:
                     slot.worker, slot.host, slot.at = host.worker, host.number, None
-                slot.started = self._checked(
-                    slot, self._answer(self._start(slot, slot.worker), self._cfg.start_timeout_s)
-                )
+                    # its own rollouts come first
+                    limit_s += self._cfg.timeout_s
+                slot.started = self._checked(slot, self._answer(self._start(slot, slot.worker), limit_s))
                 if exact:
                     self._restore(slot, slot.worker)
             except _Lost as lost:

@@ -26,7 +26,7 @@ class HasDrawWith(Protocol):
         ...
 
 
-class Sampler(NamedTuple):
+class NoiseSampler(NamedTuple):
     """Samples of a policy, as trained: a policy that is deployed with less noise or by its mean still varies here."""
 
     noise_shape: tuple[int, int]
@@ -36,18 +36,18 @@ class Sampler(NamedTuple):
     """Function from contexts (R, D) and noise (R, H, A) to normalized chunks (R, H, A), before any clipping."""
 
 
-def sampler_of(policy: Any) -> Sampler:
+def sampler_of(policy: Any) -> NoiseSampler:
     """Return the sampler of a policy.
 
     Raises:
         CapabilityError: its samples are no function of its context and normal noise.
     """
     if isinstance(policy, HasDecode) and isinstance(policy, HasChain) and policy.noise_shape is not None:
-        return Sampler(policy.noise_shape, policy.decode)
+        return NoiseSampler(policy.noise_shape, policy.decode)
     if isinstance(policy, HasDrawWith):
         given: HasDrawWith = policy
         shape = policy.horizon, policy.action_spec.shape[0]
-        return Sampler(shape, lambda ctx, noise: given.draw_with(ctx, noise).normalized_action)
+        return NoiseSampler(shape, lambda ctx, noise: given.draw_with(ctx, noise).normalized_action)
     raise CapabilityError(
         f"policy {type(policy).__name__} has no samples from normal noise, of which the best could be chosen: expected"
         " HasDecode (flow, shortcut, diffusion, flow VLA), or a Gaussian or tanh-Gaussian policy"

@@ -30,7 +30,7 @@ class Chosen(NamedTuple):
     """(B,) mean value of the candidates: the choice gains `value - mean` over a random one."""
 
 
-class Valued(NamedTuple):
+class ValuedCandidates(NamedTuple):
     """Candidates with their values."""
 
     chunks: Tensor
@@ -39,7 +39,7 @@ class Valued(NamedTuple):
     """(B, n)."""
 
 
-def valued(propose: Propose, q: Value, ctx: Tensor, noise: Tensor) -> Valued:
+def valued(propose: Propose, q: Value, ctx: Tensor, noise: Tensor) -> ValuedCandidates:
     """Propose n chunks for each context, and value them.
 
     Args:
@@ -50,7 +50,7 @@ def valued(propose: Propose, q: Value, ctx: Tensor, noise: Tensor) -> Valued:
     """
     rows, (batch, count) = ctx.repeat_interleave(noise.shape[1], 0), noise.shape[:2]
     chunks = propose(rows, noise.flatten(0, 1))
-    return Valued(chunks.unflatten(0, (batch, count)), q(rows, chunks).view(batch, count))
+    return ValuedCandidates(chunks.unflatten(0, (batch, count)), q(rows, chunks).view(batch, count))
 
 
 def best_of(propose: Propose, q: Value, ctx: Tensor, noise: Tensor) -> Chosen:
