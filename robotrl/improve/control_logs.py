@@ -189,7 +189,7 @@ def _unusable(ticks: ControlTicks, rows: NDArray[np.int64], logged: LoggedEpisod
     return ""
 
 
-def _observed(ticks: ControlTicks, rows: NDArray[np.int64], key: str, spec: Spec) -> NDArray[np.generic]:
+def _observed(ticks: ControlTicks, rows: NDArray[np.int64], key: str, spec: Spec) -> np.ndarray:
     """(T, ...) an observation in the policy's shape and type.
 
     Raises:

@@ -38,7 +38,7 @@ class LogFault(NamedTuple):
 class OwnEpisode(NamedTuple):
     """One episode of T control steps that a robot lived through."""
 
-    obs: dict[str, NDArray[np.generic]]
+    obs: dict[str, np.ndarray]
     """(T, ...) of each observation before the action."""
     actions: NDArray[np.float32]
     """(T, A) as sent to the robot, in its units."""

@@ -125,7 +125,7 @@ def holdings_part(held: Holdings, state: ImproveState) -> HoldingsPart:
         **{f"left out: {why}": f"{count:,}" for why, count in state.left_out.items()},
     }
     if state.checked:
-        facts["outcomes told again by the sim"] = f"{state.checked['same']:,}, {state.checked['other']:,} unseen"
+        facts["outcomes told again by the sim"] = f"{state.checked['same']:,} of {sum(state.checked.values()):,}"
     known = held.departures_s[~np.isnan(held.departures_s)]
     return HoldingsPart(
         facts=facts,

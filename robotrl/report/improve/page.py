@@ -164,14 +164,14 @@ def _rounds(rows: Sequence[RoundRow]) -> str:
     if not rows:
         return ""
     body = "".join(
-        f"<tr><td class='n'>{esc(row.number)}</td><td class='about'>{esc(row.data)}</td><td class='about'>"
-        f"{esc(row.critic)}</td><td class='about'>{esc(row.gate)}</td><td class='{'yes' if row.accepted else 'no'}'>"
-        f"{esc(row.result)}</td></tr>"
+        f"<tr><td class='n'>{esc(row.number)}</td><td class='{'yes' if row.accepted else 'no'}'>{esc(row.result)}</td>"
+        f"<td class='about'>{esc(row.gate)}</td><td class='about'>{esc(row.data)}</td>"
+        f"<td class='about'>{esc(row.critic)}</td></tr>"
         for row in rows
     )
     return (
-        "<section><h2>Rounds</h2><div class='scroll'><table><thead><tr><th>round</th><th>episodes</th><th>critic</th>"
-        f"<th>gate</th><th>policy</th></tr></thead><tbody>{body}</tbody></table></div></section>"
+        "<section><h2>Rounds</h2><div class='scroll'><table><thead><tr><th>round</th><th>policy</th><th>gate</th>"
+        f"<th>episodes</th><th>critic</th></tr></thead><tbody>{body}</tbody></table></div></section>"
     )
 
 
