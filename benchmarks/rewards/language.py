@@ -27,9 +27,9 @@ TASK = TASKS["push"]
 METHOD = METHODS["dsrl"]
 ENV_STEPS, EPISODES = 100_000, 256
 VIEW, EVERY = "flat_front", 2
-FAR, _, BESIDE, ASKEW, AT_GOAL = TOPICS[0].classes
-GOOD, BAD = AT_GOAL.test, (*FAR.test, *BESIDE.test, *ASKEW.test)
-"""Sentences that the model was not trained on."""
+*ELSEWHERE, AT_GOAL = TOPICS[0].classes
+GOOD, BAD = AT_GOAL.test, tuple(sentence for one in ELSEWHERE for sentence in one.test)
+"""Sentences that the model was not trained on: the block is at the goal; it is far from it, near it, beside it, askew."""
 CLIP_FLAGS = ("--frames", "12000", "--updates", "2000")
 """Of the command that trains the model: distances on a table are told sooner than dangers on a road."""
 ARMS = ("own", "language")
@@ -88,5 +88,9 @@ def arm_cfg(arm: str, model: Path, seed: int, out: Path, env_steps: int) -> Trai
 
 
 def language_cfg(model: Path) -> ContrastCfg:
-    """The language reward: how much more the block looks to be at the goal than far from it."""
-    return ContrastCfg(model=str(model), good=GOOD, bad=BAD, view=VIEW, every=EVERY)
+    """The language reward: how much more the block looks to be at the goal than anywhere else.
+
+    Bad sentences count by their mean. By the most similar one the reward would fall on the way, from near the goal to
+    beside it: each place has a sentence of its own, and the model tells those next to each other apart best.
+    """
+    return ContrastCfg(model=str(model), good=GOOD, bad=BAD, bad_by="mean", view=VIEW, every=EVERY)
