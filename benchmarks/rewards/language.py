@@ -29,7 +29,7 @@ ENV_STEPS, EPISODES = 100_000, 256
 VIEW, EVERY = "flat_front", 2
 *ELSEWHERE, AT_GOAL = TOPICS[0].classes
 GOOD, BAD = AT_GOAL.test, tuple(sentence for one in ELSEWHERE for sentence in one.test)
-"""Sentences that the model was not trained on: the block is at the goal; it is far from it, near it, beside it, askew."""
+"""Sentences that the model was not trained on: the block is at the goal; it is far, near, beside it, askew on it."""
 CLIP_FLAGS = ("--frames", "12000", "--updates", "2000")
 """Of the command that trains the model: distances on a table are told sooner than dangers on a road."""
 ARMS = ("own", "language")

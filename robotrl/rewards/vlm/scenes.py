@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def check_captions(sim: VecSim, camera: str) -> None:
 
 
 @contextmanager
-def _seeing_success(sim: VecSim) -> Iterator[None]:
+def _seeing_success(sim: VecSim) -> Generator[None]:
     """Episodes of the sim go on for a while after a success, where it can do that."""
     if not isinstance(sim, HasSuccessHold):
         yield
