@@ -108,8 +108,6 @@ class _BestValue(nn.Module):
 class QcLearner(DatasetLearner):
     """Trains clone and critics on a dataset and on the policy's own steps; see `QcCfg` and `DatasetLearner`."""
 
-    _loss: QcLoss
-
     def learn(self, updates: int) -> dict[str, float]:
         """See `DatasetLearner.learn`; the averages act from then on."""
         scalars = super().learn(updates)
