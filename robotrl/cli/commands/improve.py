@@ -40,7 +40,7 @@ class Args:
     """Method of the fit: "pa-rl" clones the choice of a critic among the policy's own samples; "successes" clones the
     successful episodes."""
     rounds: int = 1
-    """Number of rounds. Each one after the first begins with --collect-episodes."""
+    """Number of rounds. Each one after the first begins with new episodes of the policy, as the next option says."""
     collect_episodes: int = 0
     """Episodes that the policy drives in its own sim before each round after the first; without --logs, before the
     first one, too."""
