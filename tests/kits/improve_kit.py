@@ -10,7 +10,7 @@ import torch
 from robotrl.datasets.normalization import within_bounds
 from robotrl.deploy.control.log import ControlLog, Tick, tick_record
 from robotrl.improve.logged import OwnEpisode
-from robotrl.improve.methods.base import HeldOutQuality, FitSettings, FittedCandidate
+from robotrl.improve.methods.base import FitSettings, FittedCandidate, HeldOutQuality
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
