@@ -55,11 +55,15 @@ class Block(NamedTuple):
 def run(quick: bool = False) -> dict[str, Figure]:
     """Measure all kinds of block in turn."""
     seconds, rounds = (1.5, 1) if quick else (6.0, 7)
+    with tempfile.TemporaryDirectory() as folder:
+        return measured(patient_bundle(Path(folder)), native_loop(Path(folder)), seconds, rounds)
+
+
+def measured(bundle: Path, loop: Path, seconds: float, rounds: int) -> dict[str, Figure]:
+    """Figures of so many blocks of each kind, of a bundle and of the C++ loop."""
     kinds = (BARE, SERVO, FROZEN, NATIVE_BARE, NATIVE, NATIVE_FROZEN)
     blocks: dict[str, list[Block]] = {kind: [] for kind in kinds}
-    with tempfile.TemporaryDirectory() as folder, busy_core():
-        bundle = patient_bundle(Path(folder))
-        loop = native_loop(Path(folder))
+    with busy_core():
         for _ in range(rounds):
             blocks[BARE].append(bare_block(seconds))
             blocks[SERVO].append(servo_block(bundle, seconds, "python"))

@@ -30,7 +30,7 @@ from robotrl.deploy.control.signals import Stopped, ended_by_signals
 from robotrl.deploy.control.supervisor import Supervisor
 from robotrl.deploy.inference.process import InferenceProcess
 from robotrl.deploy.robots.link import Link, RobotFault
-from robotrl.deploy.robots.process import RobotProcess
+from robotrl.deploy.robots.process import RobotProcess, driver_of
 from robotrl.deploy.robots.start_motion import StartedBy
 from robotrl.deploy.servo.link import ServoLink
 from robotrl.deploy.servo.process import ServoProcess, python_settings
@@ -116,12 +116,18 @@ def run_control(
         raise ConfigError(f"servo_hz is {servo_hz!r}: expected 1 to {MAX_SERVO_HZ:g}")
     if seed < 0:
         raise ConfigError(f"seed is {seed!r}: expected 0 or more")
+    # what can be refused before any process starts is
+    driver_of(robot)
+    if state_ids is not None and not state_ids:
+        raise ConfigError("state_ids is empty: expected one or more")
     program = servo_program(runtime)
     site = None if limits is None else SiteLimits.read(limits)
     # the process that infers says which bundle it loaded: it is this one, or the run ends
     opened = open_bundle(bundle, signed_by)
     manifest = opened.manifest
     _check_steer(manifest, steer, remote)
+    if limit_s is not None:
+        _check_limit(limit_s, manifest.timing.control_period_s)
     steps = max(1, round(servo_hz * manifest.timing.control_period_s))
     check_rate(manifest, steps)
     # a graph that cannot be computed is refused before any process starts
@@ -282,8 +288,6 @@ def _tell_unchecked(manifest: Manifest, wiring: Wiring) -> None:
 
 def _state_ids(info: RobotInfo, given: Sequence[int] | None, episodes: int) -> list[int]:
     if given is not None:
-        if not given:
-            raise ConfigError("state_ids is empty: expected one or more")
         return [int(i) for i in given]
     most = len(info.test_ids)
     if not 1 <= episodes <= most:
@@ -293,9 +297,18 @@ def _state_ids(info: RobotInfo, given: Sequence[int] | None, episodes: int) -> l
 
 def _limit_s(info: RobotInfo, given: float | None) -> float:
     limit = given if given is not None else info.limit_s if info.limit_s is not None else DEFAULT_LIMIT_S
-    if not info.control_dt_s <= limit <= 3600.0:
-        raise ConfigError(f"limit_s is {limit!r}: expected {info.control_dt_s} to 3600 seconds")
+    _check_limit(limit, info.control_dt_s)
     return limit
+
+
+def _check_limit(limit_s: float, least_s: float) -> None:
+    """Check the time limit of an episode.
+
+    Raises:
+        ConfigError: it is shorter than a control period, or longer than an hour.
+    """
+    if not least_s <= limit_s <= 3600.0:
+        raise ConfigError(f"limit_s is {limit_s!r}: expected {least_s} to 3600 seconds")
 
 
 def _header(manifest: Manifest, seed: int, robot: str, scheduling: str, wiring: Wiring) -> dict[str, object]:

@@ -18,6 +18,19 @@ STOP_TIMEOUT_S = 2.0
 _POLL_S = 0.002
 
 
+def driver_of(robot: str) -> tuple[str, str]:
+    """Driver of a robot, "module:function", and the robot's argument.
+
+    Raises:
+        ConfigError: there is no such driver, or the argument is missing.
+    """
+    name, _, argument = robot.partition(":")
+    driver = ROBOTS.rows()[ROBOTS.check(name)]
+    if not argument or "\0" in argument:
+        raise ConfigError(f"robot {short(repr(robot))} names no robot of this kind: expected {name}:ARGUMENT")
+    return driver, argument
+
+
 class RobotProcess:
     """A running driver process with the controller's end of the link. Use it as a context manager.
 
@@ -30,10 +43,7 @@ class RobotProcess:
     """
 
     def __init__(self, robot: str, link: Link) -> None:
-        name, _, argument = robot.partition(":")
-        driver = ROBOTS.rows()[ROBOTS.check(name)]
-        if not argument or "\0" in argument:
-            raise ConfigError(f"robot {short(repr(robot))} names no robot of this kind: expected {name}:ARGUMENT")
+        driver, argument = driver_of(robot)
         self.robot = robot
         self.link = link
         self._process = start_child("robotrl.deploy.robots", (driver, link.name, argument), (link.handle,))

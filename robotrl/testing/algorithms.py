@@ -1,6 +1,7 @@
 """Checks that every algorithm must pass; `CHECKS` lists them, each raises AssertionError.
 
-An algorithm of another package is checked in the same way: `for check in CHECKS: check(AlgorithmCase(...))`.
+An algorithm of another package is checked in the same way: `for check in CHECKS: check(case)`, with one
+`AlgorithmCase`, of which most checks read the same training.
 """
 
 from __future__ import annotations
@@ -125,6 +126,63 @@ def run_iterations(learner: Learner, iterations: int) -> list[dict[str, float]]:
     return found
 
 
+class Training(NamedTuple):
+    """All that the checks look at of one training of `idle` + 3 iterations."""
+
+    scalars: list[dict[str, float]]
+    """Scalars of each iteration."""
+    tree: dict[str, Any]
+    """Checkpoint after `idle` + 1 iterations."""
+    state: dict[str, Any]
+    """State of the learner after `idle` + 2."""
+    last: dict[str, Any]
+    """Checkpoint at the end."""
+    weights: tuple[dict[str, Tensor], dict[str, Tensor]]
+    """Weights of the policy before the first iteration and after `idle` + 2."""
+    env_steps_at_start: int
+    env_steps: int
+    """As the learner counts them, before the first iteration and at the end."""
+    sim_steps: int
+    """Steps that the sims took in between."""
+
+
+_LAST: list[tuple[AlgorithmCase, Training]] = []
+"""The case that was trained last; the checks of a case come one after the other, and each reads the same training."""
+
+
+def training(case: AlgorithmCase) -> Training:
+    """The training of a case, with seed 0; trained once for all checks of the same `case` in a row."""
+    if not (_LAST and _LAST[0][0] is case):
+        _LAST[:] = [(case, _trained(case))]
+    return _LAST[0][1]
+
+
+def _trained(case: AlgorithmCase) -> Training:
+    sims = list[CountingSim]()
+
+    def make() -> VecSim:
+        sim = case.make_sim()
+        sims.append(CountingSim(sim))
+        return sim
+
+    learner = case._replace(make_sim=make).built()
+    assert isinstance(learner, Learner)
+    assert learner.iterations >= case.idle + 3, f"{learner.iterations} iterations: expected {case.idle + 3} or more"
+    weights = {name: x.detach().clone() for name, x in learner.policy.state_dict().items()}
+    # random actions that measure a normalization are not counted
+    before, env_steps = sum(one.steps for one in sims), learner.env_steps
+    scalars = run_iterations(learner, case.idle + 1)
+    tree = checkpoint(learner)
+    scalars += run_iterations(learner, 1)
+    state = copy.deepcopy(learner.state())
+    after = {name: x.detach().clone() for name, x in learner.policy.state_dict().items()}
+    scalars += run_iterations(learner, 1)
+    taken = sum(one.steps for one in sims) - before
+    done = Training(scalars, tree, state, checkpoint(learner), (weights, after), env_steps, learner.env_steps, taken)
+    learner.close()
+    return done
+
+
 def fresh_policy(cfg: Any, sim: VecSim) -> Any:
     """A policy with fresh weights for a sim; observations are not normalized, actions by their bounds."""
     action = sim.action_spec
@@ -147,88 +205,62 @@ def settings_are_frozen_json(case: AlgorithmCase) -> None:
 
 def iterations_log_finite_numbers(case: AlgorithmCase) -> None:
     """Each iteration returns finite scalars, and the learner says how many there are."""
-    learner = case.built()
-    assert isinstance(learner, Learner)
-    assert learner.iterations >= case.idle + 3, f"{learner.iterations} iterations: expected {case.idle + 3} or more"
-    for i, scalars in enumerate(run_iterations(learner, case.idle + 2)):
+    for i, scalars in enumerate(training(case).scalars):
         assert scalars, f"iteration {i} logs nothing"
         for name, value in scalars.items():
             assert isinstance(value, int | float) and math.isfinite(value), f"iteration {i}: {name} is {value}"
-    learner.close()
 
 
 def env_steps_are_those_of_the_sim(case: AlgorithmCase) -> None:
     """`env_steps` grows by the steps that the sim took, in all envs; a learner without a sim stays at 0."""
-    sims = list[CountingSim]()
-
-    def make() -> VecSim:
-        sim = case.make_sim()
-        sims.append(CountingSim(sim))
-        return sim
-
-    learner = case._replace(make_sim=make).built()
-    # random actions that measure a normalization are not counted
-    before, at_start = sum(one.steps for one in sims), learner.env_steps
-    assert at_start == 0, f"{at_start} env steps before the first iteration"
-    run_iterations(learner, case.idle + 2)
-    taken = (sum(one.steps for one in sims) - before) * case.make_sim().num_envs
-    assert learner.env_steps == taken, f"env_steps is {learner.env_steps}, and the sim took {taken}"
-    learner.close()
+    done = training(case)
+    assert done.env_steps_at_start == 0, f"{done.env_steps_at_start} env steps before the first iteration"
+    taken = done.sim_steps * case.make_sim().num_envs
+    assert done.env_steps == taken, f"env_steps is {done.env_steps}, and the sim took {taken}"
 
 
 def the_policy_learns(case: AlgorithmCase) -> None:
     """The weights of `policy`, which is evaluated and saved, change by learning, and stay finite."""
-    learner = case.built()
-    before = {name: x.detach().clone() for name, x in learner.policy.state_dict().items()}
-    run_iterations(learner, case.idle + 2)
-    after = learner.policy.state_dict()
+    before, after = training(case).weights
     assert after.keys() == before.keys()
     assert all(bool(torch.isfinite(x).all()) for x in after.values()), "a weight is not finite"
     assert any(not torch.equal(x, before[name]) for name, x in after.items()), "no weight of the policy has changed"
-    learner.close()
 
 
 def equal_seeds_learn_the_same(case: AlgorithmCase) -> None:
     """Two learners of one seed have the same scalars and the same state, whatever the global random streams do."""
-    one, other, third = case.built(), case.built(), case.built(seed=1)
-    expected = run_iterations(one, case.idle + 2)
+    done, other, third = training(case), case.built(), case.built(seed=1)
+    expected = done.scalars[: case.idle + 2]
     advance_global_rng()
     assert run_iterations(other, case.idle + 2) == expected, "equal seeds log different scalars"
-    found = difference(one.state(), other.state())
+    found = difference(done.state, other.state())
     assert found is None, f"equal seeds differ in {found}"
     assert run_iterations(third, case.idle + 2) != expected, "another seed logs the same scalars"
-    for learner in (one, other, third):
+    for learner in (other, third):
         learner.close()
 
 
 def it_resumes_bit_for_bit(case: AlgorithmCase) -> None:
     """A learner that goes on from a checkpoint has the scalars, the state and the policy of one that never stopped."""
-    learner = case.built()
-    run_iterations(learner, case.idle + 1)
-    tree = checkpoint(learner)
-    expected = run_iterations(learner, 2)
+    done = training(case)
     torch.manual_seed(123)
-    again = case.resumed(tree)
+    again = case.resumed(copy.deepcopy(done.tree))
     found = run_iterations(again, 2)
-    for i, (a, b) in enumerate(zip(expected, found, strict=True)):
+    for i, (a, b) in enumerate(zip(done.scalars[-2:], found, strict=True)):
         place = difference(a, b, "scalars")
         assert place is None, f"iteration {i} after the resume: {place} differ"
-    place = difference(checkpoint(learner), checkpoint(again), "checkpoint")
+    place = difference(done.last, checkpoint(again), "checkpoint")
     assert place is None, f"after the resume, {place} differs"
-    for one in (learner, again):
-        one.close()
+    again.close()
 
 
 def a_checkpoint_is_of_its_moment(case: AlgorithmCase) -> None:
     """Loading puts back all that iterations change: a used learner that loads has the state that was saved."""
-    learner = case.built()
-    run_iterations(learner, case.idle + 1)
-    tree = checkpoint(learner)
-    again = case.resumed(copy.deepcopy(tree))
-    place = difference(tree["learner"], checkpoint(again)["learner"], "state")
+    done = training(case)
+    again = case.resumed(copy.deepcopy(done.tree))
+    place = difference(done.tree["learner"], checkpoint(again)["learner"], "state")
     assert place is None, f"{place} is not what was loaded"
-    for one in (learner, again):
-        one.close()
+    again.close()
 
 
 class PolicyWithoutCapabilities(nn.Module):

@@ -167,11 +167,19 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def cases(data: Data) -> dict[str, AlgorithmCase]:
+    """The same case for all its checks, which share a training."""
+    return {name: make(data) for name, make in CASES.items()}
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("case", CASES)
-def test_an_algorithm_keeps_the_contract(case: str, check: Callable[[AlgorithmCase], None], data: Data) -> None:
-    check(CASES[case](data))
+def test_an_algorithm_keeps_the_contract(
+    case: str, check: Callable[[AlgorithmCase], None], cases: dict[str, AlgorithmCase]
+) -> None:
+    check(cases[case])
 
 
-def test_every_algorithm_of_ours_has_a_case(data: Data) -> None:
-    assert {make(data).name for make in CASES.values()} == set(ALGORITHMS.names())
+def test_every_algorithm_of_ours_has_a_case(cases: dict[str, AlgorithmCase]) -> None:
+    assert {case.name for case in cases.values()} == set(ALGORITHMS.names())

@@ -23,10 +23,11 @@ from robotrl.deploy.control.report import histogram, percentiles
 from robotrl.deploy.control.run import run_control
 from robotrl.deploy.control.safety import Reason
 from robotrl.deploy.export import export
-from robotrl.deploy.robots.link import RobotFault
+from robotrl.deploy.robots.link import Link, RobotFault
+from robotrl.deploy.robots.process import RobotProcess
 from robotrl.errors import ConfigError, DataError
 from tests.kits import serve_kit
-from tests.kits.deploy_cart import TOLD_SPEC
+from tests.kits.deploy_cart import BETWEEN, NEAR_THEN_FAR, TOLD_SPEC
 from tests.kits.real_time import undisturbed
 from tests.kits.refusals import raises_naming
 
@@ -66,6 +67,7 @@ def test_the_whole_way(bundle: Path, tmp_path: Path, runtime: Runtime) -> None:
     assert report.lateness_us.p50 <= report.lateness_us.p99 <= report.lateness_us.p999 <= report.lateness_us.max
     assert sum(report.lateness_histogram_us.counts) == report.ticks
     assert report.safety.ticks == report.ticks
+    assert (report.safety.held, report.safety.damped) == (0, 0)
     assert report.log_error is None
     assert no_children()
     header, records = read_log(tmp_path / "log.jsonl")
@@ -91,14 +93,26 @@ def test_a_robot_that_lists_its_elements_in_another_order(bundle: Path, tmp_path
 
 
 @undisturbed
-def test_starts_limit_and_failure(bundle: Path) -> None:
-    report = run_control(bundle, CART, state_ids=[7], limit_s=0.1)
+def test_starts_limit_and_failure(bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    log = tmp_path / "log.jsonl"
+    report = run_control(bundle, CART, state_ids=[7], limit_s=0.1, log=log)
     (episode,) = report.episodes
     assert (episode.state_id, episode.success) == (7, False)
     assert episode.ticks + report.deadline_misses >= 5
     assert episode.ticks <= 5
     # 50 Hz: a missed period between two ticks counts
     assert 0.02 * episode.ticks - 1e-9 <= episode.duration_s <= 0.1 + 1e-9
+    logs_of_another_bundle_are_refused(log, bundle, kit.made("flow", tmp_path_factory.getbasetemp())[0])
+
+
+def logs_of_another_bundle_are_refused(log: Path, bundle: Path, other: Path) -> None:
+    with pytest.raises(DataError, match="is of bundle"):
+        replay(log, other)
+    log.write_bytes(log.read_bytes()[:-20])  # as a kill leaves it: the last line is cut
+    assert replay(log, bundle).ticks >= 1
+    log.write_text("{}\n")
+    with pytest.raises(DataError, match="does not begin with a header"):
+        replay(log, bundle)
 
 
 def test_another_robot_is_refused_before_it_moves(bundle: Path) -> None:
@@ -113,13 +127,30 @@ def test_another_robot_is_refused_before_it_moves(bundle: Path) -> None:
         ("sym:mujoco/peg-insert", "robot 'sym' is unknown: did you mean 'sim'?"),
         ("sim", "expected sim:ARGUMENT"),
         ("sim:mujoco/peg-insrt", "did you mean 'mujoco/peg-insert'?"),
-        ("sim:tests.kits.deploy_cart:make_crt", "did you mean 'tests.kits.deploy_cart:make_cart'"),
-        ("sim:no_such_module:x", "needs the module 'no_such_module', which is not installed"),
     ],
 )
 def test_unknown_robots_are_named(bundle: Path, robot: str, says: str) -> None:
     with pytest.raises((ConfigError, RobotFault)) as caught:
         run_control(bundle, robot, episodes=1)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("robot", "says"),
+    [
+        ("sim:tests.kits.deploy_cart:make_crt", "did you mean 'tests.kits.deploy_cart:make_cart'"),
+        ("sim:no_such_module:x", "needs the module 'no_such_module', which is not installed"),
+    ],
+)
+def test_functions_that_make_no_robot_are_named(robot: str, says: str) -> None:
+    """By the robot's process, as `run_control` starts it."""
+    with (
+        contextlib.closing(Link.create()) as link,
+        RobotProcess(robot, link) as process,
+        pytest.raises(RobotFault) as caught,
+    ):
+        process.introduction()
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -160,27 +191,34 @@ class Told(kit.SteerToGoal):
         self.observation_spec = TOLD_SPEC
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle for that cart."""
+    path = tmp_path_factory.mktemp("told") / "bundle"
+    export(Told(), path, observations=kit.recorded())
+    kit.wait_for_observations(path)
+    return path
+
+
 @undisturbed
 def test_a_word_that_is_none_holds_then_stops_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+    told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     """The controller refuses it: a bad tick like any other, not the end of the process."""
-    export(Told(), tmp_path / "told", observations=kit.recorded())
-    kit.wait_for_observations(tmp_path / "told")
-    told = "sim:tests.kits.deploy_cart:make_told"
-    assert run_control(tmp_path / "told", told, episodes=1, runtime=runtime).successes == 1
-    monkeypatch.setenv("CART_WORD_AT", "100")
+    robot, log = "sim:tests.kits.deploy_cart:make_told", tmp_path / "log.jsonl"
+    monkeypatch.setenv("CART_WORD_AT", str(BETWEEN))
     says = (
         r"observation 'touch' holds word number 7: expected whole numbers from 0 \(none\) to 2 \('stop'\), for 5 ticks"
     )
     with pytest.raises(RobotFault, match=says):
-        run_control(tmp_path / "told", told, episodes=1, log=tmp_path / "log.jsonl", runtime=runtime)
-    _, records = read_log(tmp_path / "log.jsonl")
+        run_control(told, robot, state_ids=NEAR_THEN_FAR, log=log, runtime=runtime)
+    _, records = read_log(log)
+    assert [r["success"] for r in records if r["kind"] == "episode"] == [True]
     bad = [r for r in records if r["kind"] == "tick" and r["obs"]["touch"] == [7.0]]
     assert [r["mode"] for r in bad] == [1, 1, 1, 1, 2]
     assert all(r["sent"] == [0.0, 0.0] and r["policy"] is None for r in bad)
     assert all(Reason(r["reason"]) & Reason.OBS_MISFIT for r in bad)
-    again = replay(tmp_path / "log.jsonl", tmp_path / "told")
+    again = replay(log, told)
     assert (again.sent_max_abs, again.verdicts_differ) == (0.0, 0)
 
 
@@ -277,22 +315,6 @@ def test_a_log_on_a_full_disk_ends_and_the_control_does_not(bundle: Path) -> Non
     report = run_control(bundle, CART, episodes=1, log="/dev/full")
     assert report.successes == 1
     assert report.log_error == "log '/dev/full' ended early: No space left on device"
-
-
-@undisturbed
-def test_a_log_of_another_bundle_is_refused(
-    bundle: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    log = tmp_path / "log.jsonl"
-    run_control(bundle, CART, state_ids=[3], limit_s=0.06, log=log)
-    other = kit.made("flow", tmp_path_factory.getbasetemp())[0]
-    with pytest.raises(DataError, match="is of bundle"):
-        replay(log, other)
-    log.write_bytes(log.read_bytes()[:-20])  # as a kill leaves it: the last line is cut
-    assert replay(log, bundle).ticks >= 1
-    log.write_text("{}\n")
-    with pytest.raises(DataError, match="does not begin with a header"):
-        replay(log, bundle)
 
 
 def test_percentiles_and_histogram_by_hand() -> None:

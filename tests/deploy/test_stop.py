@@ -133,10 +133,12 @@ def test_in_an_episode(bundle: Path, tmp_path: Path, number: signal.Signals) -> 
 
 
 def test_while_the_robot_starts_or_is_reset(bundle: Path, tmp_path: Path) -> None:
+    both: dict[str, Started] = {}
     for name, environment in (("start", {"START_S": "30"}), ("reset", {"RESET_S": "30"})):
         folder = tmp_path / name
         folder.mkdir()
-        started = Started(bundle, folder, **environment)
+        both[name] = Started(bundle, folder, **environment)
+    for name, started in both.items():
 
         def robot_runs(started: Started = started) -> bool:
             return bool(psutil.Process(started.process.pid).children())
@@ -170,12 +172,14 @@ def test_a_second_signal_ends_at_once(bundle: Path, tmp_path: Path) -> None:
 @undisturbed
 def test_what_is_ignored_stays_ignored_and_timeout_ends_it(bundle: Path, tmp_path: Path) -> None:
     """As of a background job: `nohup` ignores SIGHUP; `timeout` sends SIGTERM."""
-    started = Started(bundle, tmp_path, before="timeout 8 nohup")
+    started = Started(bundle, tmp_path, before="timeout 60 nohup")
     started.wait_for(started.in_episode)
     (control,) = [p for p in psutil.Process(started.process.pid).children() if "robotrl.cli" in p.cmdline()]
     control.send_signal(signal.SIGHUP)
     time.sleep(0.3)
     assert control.is_running()
+    # the alarm that `timeout` has set for the end of its time, at once
+    started.process.send_signal(signal.SIGALRM)
     _, said = started.process.communicate(timeout=30)
     assert started.process.returncode == 124
     assert "SIGTERM: the robot was stopped" in said

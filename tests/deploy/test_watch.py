@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 import tests.kits.deploy_graphs as graphs
 import tests.kits.deploy_kit as kit
+from robotrl.cli.main import main
 from robotrl.deploy.buffers import Runtime
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.bundle.manifest import parse
@@ -27,6 +26,7 @@ from robotrl.deploy.robots.link import RobotFault
 from robotrl.errors import DataError
 from robotrl.spec import Spec
 from robotrl.transforms import TransformGroup, normalize
+from tests.kits.deploy_cart import BETWEEN, NEAR_THEN_FAR
 from tests.kits.real_time import undisturbed
 
 CART, STAMPED = "sim:tests.kits.deploy_cart:make_cart", "sim:tests.kits.deploy_cart:make_stamped"
@@ -49,13 +49,16 @@ def without_ranges(data: dict[str, Any]) -> None:
         port.pop("max_still_s", None)
 
 
-def damped(bundle: Path, robot: str, tmp_path: Path, says: str, runtime: Runtime) -> list[dict[str, Any]]:
-    """Run one episode that must end damped; the bad ticks at its end."""
+def damped(
+    bundle: Path, robot: str, tmp_path: Path, says: str, runtime: Runtime, starts: Sequence[int] = (1100,)
+) -> list[dict[str, Any]]:
+    """Run episodes of which the last must end damped, and the others with success; the bad ticks at the end."""
     log = tmp_path / "log.jsonl"
     with pytest.raises(RobotFault, match=says) as caught:
-        run_control(bundle, robot, episodes=1, log=log, runtime=runtime)
+        run_control(bundle, robot, state_ids=starts, log=log, runtime=runtime)
     assert "\n" not in str(caught.value)
     _, records = read_log(log)
+    assert [r["success"] for r in records if r["kind"] == "episode"] == [True] * (len(starts) - 1)
     assert records[-1] == {"kind": "fault", "text": str(caught.value)}
     ticks = [r for r in records if r["kind"] == "tick"]
     modes = [r["mode"] for r in ticks]
@@ -65,13 +68,6 @@ def damped(bundle: Path, robot: str, tmp_path: Path, says: str, runtime: Runtime
     assert [r["mode"] for r in bad][-5:] == [1, 1, 1, 1, 2]
     assert replay(log, bundle).sent_max_abs == 0.0
     return bad
-
-
-@undisturbed
-def test_a_healthy_run_holds_nothing(bundle: Path, runtime: Runtime) -> None:
-    report = run_control(bundle, CART, episodes=2, runtime=runtime)
-    assert report.successes == 2
-    assert (report.safety.held, report.safety.damped) == (0, 0)
 
 
 def beside(data: dict[str, Any]) -> None:
@@ -193,10 +189,13 @@ def test_a_sensor_that_stands_still(
 def test_a_sensor_whose_own_time_is_wrong(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, says: str, runtime: Runtime
 ) -> None:
-    if clock == "ahead":
-        assert run_control(bundle, STAMPED, episodes=1, runtime=runtime).successes == 1
     monkeypatch.setenv("CART_CLOCK", clock)
-    bad = damped(bundle, STAMPED, tmp_path, says, runtime)
+    starts: Sequence[int] = (1100,)
+    if clock == "ahead":
+        # an episode whose times are right, before
+        starts = NEAR_THEN_FAR
+        monkeypatch.setenv("CART_CLOCK_AT", str(BETWEEN))
+    bad = damped(bundle, STAMPED, tmp_path, says, runtime, starts)
     assert Reason(bad[0]["reason"]) & (Reason.OBS_STALE if clock == "silent" else Reason.OBS_TIME)
 
 
@@ -227,17 +226,16 @@ def test_an_inference_that_takes_too_long_is_cancelled(
     assert all(Reason(r["reason"]) & Reason.ACTION_LATE for r in bad)
 
 
-def test_an_inference_that_does_not_return(copied: Path, tmp_path: Path) -> None:
+def test_an_inference_that_does_not_return(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One operator that computes for minutes: nothing can stop it, and the robot is held and damped all the same."""
     graphs.reseal(graphs.grows(copied, power=2), without_ranges)
-    environment = {**os.environ, "CART_FAR_AT": "100", "CART_FAR": "220"}
+    monkeypatch.setenv("CART_FAR_AT", "100")
+    monkeypatch.setenv("CART_FAR", "220")
     log = tmp_path / "log.jsonl"
-    command = [sys.executable, "-m", "robotrl.cli", "deploy", str(copied), "--robot", CART]
-    done = subprocess.run(
-        [*command, "--episodes", "1", "--log", str(log)], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert "an inference has not ended after" in done.stderr.splitlines()[-1]
+    assert main(["deploy", str(copied), "--robot", CART, "--episodes", "1", "--log", str(log)]) == 2
+    assert "an inference has not ended after" in capsys.readouterr().err.splitlines()[-1]
     ticks = [json.loads(line) for line in log.read_text().splitlines() if '"tick"' in line]
     assert [r["mode"] for r in ticks][-5:] == [1, 1, 1, 1, 2]
     assert all(r["reason"] & Reason.ACTION_LATE for r in ticks[-5:])

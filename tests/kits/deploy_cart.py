@@ -14,6 +14,9 @@ from robotrl.spec import Spec
 
 ACTION = 2
 PERIOD_S = 0.02
+NEAR_THEN_FAR, BETWEEN = (1142, 1122), 600
+"""Starts of which the first takes some 460 inner steps to its goal and the second some 750, and a step between: with a
+fault from there on, one run is a healthy episode and then one with the fault."""
 OBSERVATION_SPEC = {
     "state": Spec(
         (4,),
@@ -91,14 +94,18 @@ def make_cart(seed: int) -> Cart:
 
 
 class StampedCart(Cart):
-    """A cart that says when it measured; from 100 inner steps on, CART_CLOCK goes wrong: ahead, back or silent."""
+    """A cart that says when it measured; from CART_CLOCK_AT inner steps on, else 100, it goes wrong.
+
+    CART_CLOCK says in which way: ahead, back or silent.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.stamp_ns = 0
 
     def observe(self) -> TimedObservation:  # type: ignore[override]
-        match os.environ.get("CART_CLOCK") if self.steps >= 100 else None:
+        wrong = self.steps >= int(os.environ.get("CART_CLOCK_AT", "100"))
+        match os.environ.get("CART_CLOCK") if wrong else None:
             case "ahead":
                 self.stamp_ns = time.monotonic_ns() + 10**9
             case "back":
