@@ -29,6 +29,7 @@ from robotrl.spec import (
     HasScenarios,
     HasState,
     HasStateIds,
+    HasSuccessHold,
     HasSuccessRule,
     HasSymmetries,
     HasTimeLimit,
@@ -199,6 +200,17 @@ class _TimeLimit(WrappedSim):
     def elapsed_steps(self) -> Tensor:
         """(N,) steps of each running episode."""
         return self.from_sim(self.sim.elapsed_steps())
+
+
+class _SuccessHold(WrappedSim):
+    @property
+    def success_hold_steps(self) -> int:
+        """Steps of an episode after its first success."""
+        return self.sim.success_hold_steps
+
+    @success_hold_steps.setter
+    def success_hold_steps(self, steps: int) -> None:
+        self.sim.success_hold_steps = steps
 
 
 class _Params(WrappedSim):
@@ -451,6 +463,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasExpert: _Expert,
     HasRestart: _Restart,
     HasTimeLimit: _TimeLimit,
+    HasSuccessHold: _SuccessHold,
     HasDistance: _Distance,
     HasScenarios: _Scenarios,
     HasTrace: _Trace,

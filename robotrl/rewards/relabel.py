@@ -19,7 +19,7 @@ from robotrl.rewards.means import RewardMeans
 from robotrl.rewards.source import ReachedObs, RewardSetup, Score, SimTransition
 from robotrl.rewards.weighted import NamedSource, WeightedRewards
 from robotrl.sims.wrapper import State, WrappedSim, declared
-from robotrl.spec import Arrays, HasFinalObs, HasRestart, Step, VecSim
+from robotrl.spec import TO_THE_LIMIT, Arrays, HasFinalObs, HasRestart, HasSuccessHold, Step, VecSim
 from robotrl.spec.late_rewards import MISSING, LateRewards
 
 
@@ -156,8 +156,11 @@ def with_rewards(
 ) -> RewardedSim:
     """Replace the reward of a sim by the weighted sum of reward sources.
 
+    Where no source sees success and the sim can go on after one (`HasSuccessHold`), its episodes go on to the time
+    limit from then on.
+
     Args:
-        sim: the sim.
+        sim: the sim; reset it afterwards.
         rewards: the sources, 1 or more.
         setup: what the sources are told about the run; None is a run without discount.
         means: collects the means of each source's contribution, for a log.
@@ -176,6 +179,9 @@ def with_rewards(
     built = WeightedRewards([NamedSource(one.name, one.weight, one.cfg.build(sim, known)) for one in rewards])
     if built.may_end and not isinstance(sim, HasRestart):
         raise CapabilityError(f"sim {name} lacks HasRestart: a reward source cannot end its episodes")
+    if not built.sees_success and isinstance(sim, HasSuccessHold):
+        # the value of a solved scene is learned from the steps after it
+        sim.success_hold_steps = TO_THE_LIMIT
     if means is not None:
         means.watched = built.metrics
     return declared(LateRewardedSim if built.may_be_late else RewardedSim, sim)(sim, built, means)

@@ -88,8 +88,8 @@ class RewardSource(Protocol):
     """An episode ends, as at a success, when a valid score reaches this; None leaves all ends to the sim."""
     sees_success: bool
     """True if scores are worth more where the episode succeeds, or an early end is worth something. Where no source of
-    a run sees success, the end of an episode at a success counts as truncated: the value of the state is bootstrapped.
-    Else a source of scores above 0 would pay a policy for not arriving."""
+    a run sees success, episodes go on after one (`HasSuccessHold`), or their end counts as truncated: the value of the
+    state is bootstrapped. Else a source of scores above 0 would pay a policy for not arriving."""
     identity: str
     """Text that differs between sources with different scores: weights, threshold, settings."""
 

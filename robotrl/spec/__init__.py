@@ -59,6 +59,7 @@ from robotrl.spec.policies import (
 )
 from robotrl.spec.sims import (
     INSTRUCTION,
+    TO_THE_LIMIT,
     Expert,
     HasCamera,
     HasDistance,
@@ -146,6 +147,7 @@ __all__ = [
     "HasState",
     "HasStateIds",
     "HasSuccessHold",
+    "TO_THE_LIMIT",
     "HasSuccessRule",
     "HasSymmetries",
     "HasTimeLimit",

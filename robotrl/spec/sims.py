@@ -261,16 +261,21 @@ def shown_dt_s(sim: VecSim) -> float:
     return sim.control_dt_s or SHOWN_DT_S
 
 
+TO_THE_LIMIT = 1 << 40
+"""`HasSuccessHold.success_hold_steps` by which an episode goes on to its time limit, or to a failure."""
+
+
 @runtime_checkable
 class HasSuccessHold(Protocol):
-    """Episodes can go on for a while after a success, so that scenes of success are seen.
+    """Episodes can go on after a success, so that scenes of success are seen, and value can be learned there.
 
     A sim ends an episode in the step of its success, and shows the first scene of the next one after it.
     """
 
     success_hold_steps: int
     """Number of control steps for which an episode goes on after its first success, 0 or more; 0, the default, ends it
-    at once. A setting, not part of the state."""
+    at once, `TO_THE_LIMIT` never. `info["success"]` stays True from the first success on. A setting, to be made before
+    a reset; not part of the state."""
 
 
 @runtime_checkable

@@ -25,9 +25,11 @@ from robotrl.rewards.calibration import choose_threshold, held, just_before, pea
 from robotrl.rewards.labels import Labeled, join, label_dataset, label_episodes, replay, split
 from robotrl.rewards.recording import record_labeled
 from robotrl.rewards.relabel import RewardedSim, cut_at_success, with_rewards
+from robotrl.rewards.rules import AliveCfg
 from robotrl.rewards.source import RewardSetup, Score, SimTransition, contribution
 from robotrl.rewards.stored import load_classifier, save_classifier
 from robotrl.rewards.success import SuccessReward, SuccessRewardCfg
+from robotrl.rewards.task import TaskRewardCfg
 from robotrl.rewards.training import TrainingCfg, balanced_bce, measured, train_classifier
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.demos import collect_demos
@@ -462,6 +464,42 @@ def test_a_success_that_no_source_sees_is_truncated(seeing: tuple[bool, ...]):
     assert step.terminated.tolist() == [seen, False, False]
     assert step.truncated.tolist() == [not seen, True, True]
     assert step.final_ids.tolist() == [0, 1, 2] and step.final_obs["walk"][0].tolist() == [2.0, 1.0]
+
+
+def test_a_sim_that_can_goes_on_after_a_success_that_no_source_sees():
+    """Its value is learned from the steps after it; with a source that sees it, the episode ends there."""
+    ends: dict[bool, list[int]] = {}
+    for seen in (False, True):
+        terms = [WeightedReward("alive", 1.0, AliveCfg())]
+        terms += [WeightedReward("task", 1.0, TaskRewardCfg())] if seen else []
+        sim: Any = with_rewards(make_sim("mujoco/reach", 2, 0, limit_s=2.0), terms)
+        limit = sim.limit_steps
+        assert isinstance(sim, capabilities.HasSuccessHold)
+        assert sim.success_hold_steps == (0 if seen else capabilities.TO_THE_LIMIT)
+        sim.reset(seed=0)
+        expert, started = sim.sim.make_expert(seed=0), torch.ones(2, dtype=torch.bool)
+        reached, ends[seen] = torch.zeros(2, dtype=torch.bool), []
+        kept = None
+        for t in range(1, limit + 1):
+            step = sim.step(expert.act(started))
+            started = step.terminated | step.truncated
+            reached |= step.info["success"]
+            if kept is None and reached.all():
+                kept = sim.get_state()
+            if seen and reached.any():
+                assert step.terminated.any()
+                ends[seen].append(t)
+                break
+            assert seen or (not step.terminated.any() and step.info["success"].tolist() == reached.tolist())
+        else:
+            assert step.truncated.all() and reached.all()
+            ends[seen].append(limit)
+            assert kept is not None
+            sim.reset(seed=1)
+            sim.set_state(kept)
+            # a resumed episode still knows that it has succeeded
+            assert sim.step(torch.zeros(2, *sim.action_spec.shape)).info["success"].all()
+    assert ends[True][0] < ends[False][0]
 
 
 def test_a_failure_ends_an_episode_whatever_the_sources_see():

@@ -159,9 +159,9 @@ class MujocoCore:
         if task.survival:
             np.copyto(self.terminated, outcome.failure)
         else:
-            np.logical_or(self._succeeded(outcome.success), outcome.failure, out=self.terminated)
+            np.logical_or(self._ended_by(outcome.success), outcome.failure, out=self.terminated)
         np.greater(timed_out, self.terminated, out=self.truncated)
-        np.copyto(self.success, self.truncated if task.survival else outcome.success)
+        np.copyto(self.success, self.truncated if task.survival else outcome.success | (self._held > 0))
         np.copyto(self.state_id, self.state_ids)
         final_ids = (timed_out | self.terminated).nonzero()[0]
         # an empty slice is faster than indexing with an empty array
@@ -180,8 +180,8 @@ class MujocoCore:
             self.state_id,
         )
 
-    def _succeeded(self, success: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Envs (N,) whose episodes end by success, given those at a success now."""
+    def _ended_by(self, success: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Envs (N,) whose episodes end by a success, given those at one now."""
         if self.success_hold_steps == 0:
             return success
         self._held[success | (self._held > 0)] += 1
@@ -252,6 +252,7 @@ class MujocoCore:
             "steps": self.steps.copy(),
             "state_ids": self.state_ids.copy(),
             **self._starts.state(),
+            **({"held": self._held.copy()} if self.success_hold_steps else {}),
             **{f"param/{name}": value for name, value in self._parameters.get().items()},
             **{f"task/{name}": value.copy() for name, value in self.task.memory().items()},
             **{f"derived/{name}": value.copy() for name, value in self.physics.memory().items()},
@@ -268,6 +269,8 @@ class MujocoCore:
         self.steps[:] = state["steps"]
         self.state_ids[:] = state["state_ids"]
         self._starts.load(state)
+        if self.success_hold_steps:
+            self._held[:] = state["held"]
         self._parameters.restore(
             {name: np.asarray(state[f"param/{name}"], np.float64) for name in self._parameters.get()}
         )
