@@ -126,7 +126,7 @@ def run_iterations(learner: Learner, iterations: int) -> list[dict[str, float]]:
     return found
 
 
-class Training(NamedTuple):
+class CheckedTraining(NamedTuple):
     """All that the checks look at of one training of `idle` + 3 iterations."""
 
     scalars: list[dict[str, float]]
@@ -146,18 +146,18 @@ class Training(NamedTuple):
     """Steps that the sims took in between."""
 
 
-_LAST: list[tuple[AlgorithmCase, Training]] = []
+_LAST: list[tuple[AlgorithmCase, CheckedTraining]] = []
 """The case that was trained last; the checks of a case come one after the other, and each reads the same training."""
 
 
-def training(case: AlgorithmCase) -> Training:
+def training(case: AlgorithmCase) -> CheckedTraining:
     """The training of a case, with seed 0; trained once for all checks of the same `case` in a row."""
     if not (_LAST and _LAST[0][0] is case):
         _LAST[:] = [(case, _trained(case))]
     return _LAST[0][1]
 
 
-def _trained(case: AlgorithmCase) -> Training:
+def _trained(case: AlgorithmCase) -> CheckedTraining:
     sims = list[CountingSim]()
 
     def make() -> VecSim:
@@ -178,7 +178,9 @@ def _trained(case: AlgorithmCase) -> Training:
     after = {name: x.detach().clone() for name, x in learner.policy.state_dict().items()}
     scalars += run_iterations(learner, 1)
     taken = sum(one.steps for one in sims) - before
-    done = Training(scalars, tree, state, checkpoint(learner), (weights, after), env_steps, learner.env_steps, taken)
+    done = CheckedTraining(
+        scalars, tree, state, checkpoint(learner), (weights, after), env_steps, learner.env_steps, taken
+    )
     learner.close()
     return done
 
