@@ -16,15 +16,18 @@ def test_returns_are_discounted_from_the_beginning_of_each_episode() -> None:
     assert discounted_returns(rewards, OFFSETS, 0.5).tolist() == [0.125, 1.0, 1.0, 5.0]
 
 
-def test_the_first_half_is_compared_with_the_outcome() -> None:
-    # halves are the first 2, 2, 1 and 1 frames, with means 1, 3, 2 and 0; the rest would say otherwise
-    values = np.array([0, 2, 9, 9.0, 4, 2, -9, 2, -9, 0])
+def test_the_second_half_is_compared_with_the_outcome() -> None:
+    # halves are the last 2, 1, 1 and 1 frames, with means 1, 3, 2 and 0; the rest would say otherwise
+    values = np.array([0, 9, 2, 0.0, 4, -9, 3, 2, 2, 0])
     returns = np.array([1.0, 3.0, 2.0, 0.0])
     found = critic_quality(values, OFFSETS, returns, np.array([False, True, True, False]))
     assert found.rank == pytest.approx(1.0)
-    # first values of successes 4 and 2, of failures 0 and 0; in the middle 2 and 2 against 2 and 0
-    assert (found.auc_start, found.auc_middle) == (1.0, 0.75)
+    # first values of successes 4 and 2, of failures 0 and 0; last quarters are single frames, 3 and 2 against 0 and 0
+    assert (found.auc_start, found.auc_late) == (1.0, 1.0)
     assert critic_quality(values, OFFSETS, -returns, None).rank == pytest.approx(-1.0)
+    values[3] = 2.0
+    # halves are now 2, 3, 2 and 0; last quarters 3 and 2 against 2 and 0
+    assert critic_quality(values, OFFSETS, returns, np.array([False, True, True, False])).auc_late == 0.875
 
 
 def test_what_cannot_be_told_is_not_said() -> None:

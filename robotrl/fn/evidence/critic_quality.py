@@ -1,6 +1,8 @@
 """Held-out quality of a critic: does it tell, while an episode runs, how the episode will end?
 
-Numbers are one for each episode, because the steps of one episode are not independent.
+Numbers are one for each episode, because the steps of one episode are not independent. The later part of an episode
+counts: early on the outcome of a policy that acts by samples is not decided yet, and a critic that chooses well among
+actions cannot know it either.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ class HeldOutQuality(NamedTuple):
     """Quality of a critic on episodes that it was not trained on; None where they do not tell."""
 
     rank: float | None
-    """Spearman's rank correlation, -1 to 1, of the mean value over an episode's first half with its discounted return;
+    """Spearman's rank correlation, -1 to 1, of the mean value over an episode's second half with its discounted return;
     None for fewer than three episodes, or if all returns are equal."""
     auc_start: float | None
     """Probability, 0 to 1, that the first value of a success is above that of a failure (area under the ROC curve);
     None if all episodes ended alike."""
-    auc_middle: float | None
-    """The same in the middle of the episodes."""
+    auc_late: float | None
+    """The same of the mean value over the last quarter."""
 
 
 def critic_quality(
@@ -43,17 +45,21 @@ def critic_quality(
         returns: (E,) discounted returns, from the beginning of each episode.
         success: (E,) outcomes; None if they are unknown.
     """
-    first, length = offsets[:-1], np.diff(offsets)
-    half = (length + 1) // 2
+    first, end = offsets[:-1], offsets[1:]
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    early = (sums[first + half] - sums[first]) / np.maximum(half, 1)
+
+    def last_part(share: int) -> NDArray[np.float64]:
+        """Mean value (E,) over the last 1 / share of an episode, of one frame or more."""
+        count = np.maximum((end - first) // share, 1)
+        return (sums[end] - sums[end - count]) / count
+
     rank = None
     if len(returns) >= FEWEST and np.ptp(returns) > 0:
-        rank = rank_correlation(early, returns)
+        rank = rank_correlation(last_part(2), returns)
     if success is None or success.all() or not success.any():
         return HeldOutQuality(rank, None, None)
-    start, middle = (separation(at[success], at[~success]) for at in (values[first], values[first + half - 1]))
-    return HeldOutQuality(rank, start, middle)
+    start, late = (separation(at[success], at[~success]) for at in (values[first], last_part(4)))
+    return HeldOutQuality(rank, start, late)
 
 
 def discounted_returns(rewards: NDArray[np.float64], offsets: NDArray[np.int64], gamma: float) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ def quality_on(logs: Logs, value_of: ValueOf, gamma: float) -> dict[str, float]:
     found = critic_quality(values, offsets, discounted_returns(rewards, offsets, gamma), success)
     scalars = {
         "critic/heldout_rank": found.rank,
-        "critic/heldout_auc": found.auc_middle,
+        "critic/heldout_auc": found.auc_late,
         "critic/heldout_auc_start": found.auc_start,
         "critic/heldout_episodes": float(len(length)),
     }
