@@ -91,7 +91,7 @@ def run_cell(task: Task, seed: int, out: Path, sizes: Sizes = WHOLE) -> dict[str
     improving = time.perf_counter()
     train(improve_cfg(task, seed, out, sizes.algo), out / "improved")
     improve_s = time.perf_counter() - improving
-    chooser = with_critic(load_policy(out / "base", "latest"), out / "improved", sizes.algo.candidates)
+    chooser: Any = with_critic(load_policy(out / "base", "latest"), out / "improved", sizes.algo.candidates)
     arms = {
         "base": load_policy(out / "base", "latest"),
         "successes": load_policy(out / "successes", "latest"),

@@ -30,7 +30,7 @@ def along(ctx: Tensor, chunk: Tensor) -> Tensor:
 def test_the_best_of_three_by_hand() -> None:
     found = best_of(plain, along, CTX, NOISE)
     # executed are 0.5, 1 and -1: the second is best where more is better, the third where less is
-    assert found.index.tolist() == [1, 2]
+    assert found.place.tolist() == [1, 2]
     assert found.chunk.flatten().tolist() == [1.0, -1.0]
     assert found.value.tolist() == [1.0, 1.0]
     assert found.mean.tolist() == pytest.approx([0.5 / 3, -0.5 / 3])
@@ -38,7 +38,7 @@ def test_the_best_of_three_by_hand() -> None:
 
 def test_of_equal_values_the_first_is_chosen() -> None:
     found = best_of(plain, lambda ctx, chunk: torch.zeros(len(chunk)), CTX, NOISE)
-    assert found.index.tolist() == [0, 0] and found.chunk.flatten().tolist() == [0.5, 0.5]
+    assert found.place.tolist() == [0, 0] and found.chunk.flatten().tolist() == [0.5, 0.5]
 
 
 def test_one_candidate_is_the_sample_itself() -> None:
@@ -54,8 +54,8 @@ def test_each_context_values_its_own_candidates() -> None:
         return ctx[:, 0] * chunk.sum((1, 2))
 
     one, other = best_of(plain, q, CTX, noise), best_of(plain, q, CTX.flip(0), noise.flip(0))
-    assert torch.equal(one.index, other.index.flip(0)) and torch.equal(one.chunk, other.chunk.flip(0))
-    assert torch.equal(picked(noise, one.index)[1], noise[1, one.index[1]])
+    assert torch.equal(one.place, other.place.flip(0)) and torch.equal(one.chunk, other.chunk.flip(0))
+    assert torch.equal(picked(noise, one.place)[1], noise[1, one.place[1]])
 
 
 def test_ascent_by_hand() -> None:

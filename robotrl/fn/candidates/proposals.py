@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from robotrl.errors import CapabilityError
-from robotrl.spec import HasChain, HasDecode
+from robotrl.spec import HasChain, HasDecode, Spec
 
 
 @runtime_checkable
@@ -16,6 +16,7 @@ class HasDrawWith(Protocol):
     """A policy whose samples are drawn with given noise: a Gaussian or tanh-Gaussian one."""
 
     horizon: int
+    action_spec: Spec
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """Context (B, D) from observations in the sim's units (normalization inside)."""

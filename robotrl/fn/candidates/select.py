@@ -24,7 +24,7 @@ class Chosen(NamedTuple):
     """(B, H, A) the candidate of the largest value, as it would be executed."""
     value: Tensor
     """(B,) its value."""
-    index: Tensor
+    place: Tensor
     """(B,) int64 its place among the candidates; of equal values the first."""
     mean: Tensor
     """(B,) mean value of the candidates: the choice gains `value - mean` over a random one."""

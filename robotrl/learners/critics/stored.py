@@ -80,8 +80,8 @@ class StoredCritic(NamedTuple):
     @property
     def sizes(self) -> CriticSizes:
         """Sizes of its networks."""
-        sizes = self.matter.sizes
-        return CriticSizes(**{**sizes, "critic_hidden": tuple(sizes["critic_hidden"])})
+        sizes = dict(self.matter.sizes)
+        return CriticSizes(critic_hidden=tuple(sizes.pop("critic_hidden")), **sizes)
 
 
 def stored_critic(path: str | Path) -> StoredCritic:
