@@ -172,7 +172,7 @@ def test_a_second_signal_ends_at_once(bundle: Path, tmp_path: Path) -> None:
 @undisturbed
 def test_what_is_ignored_stays_ignored_and_timeout_ends_it(bundle: Path, tmp_path: Path) -> None:
     """As of a background job: `nohup` ignores SIGHUP; `timeout` sends SIGTERM."""
-    started = Started(bundle, tmp_path, before="timeout 60 nohup")
+    started = Started(bundle, tmp_path, before="timeout 600 nohup")
     started.wait_for(started.in_episode)
     (control,) = [p for p in psutil.Process(started.process.pid).children() if "robotrl.cli" in p.cmdline()]
     control.send_signal(signal.SIGHUP)
