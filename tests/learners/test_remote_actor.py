@@ -27,10 +27,11 @@ from robotrl.cli.main import main
 from robotrl.config import ActorCfg
 from robotrl.errors import ConfigError, NumericsError, RobotrlError
 from robotrl.learners.actor.process import to_numpy, to_torch
-from robotrl.learners.actor.remote import HUMAN, RemoteReplayCollector
+from robotrl.learners.actor.remote import RemoteReplayCollector
 from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.replay_collector import Acting, ReplayBuffers
+from robotrl.replay.types import HUMAN
 from tests.kits.actor_kit import Told
 from tests.kits.commands import PEG_PPO, REACH_RLPD
 from tests.kits.late_kit import WEIGHT
