@@ -184,7 +184,7 @@ def test_the_kernels_compile_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         kept = kept_assembly(kernel, signature)
         if not kept.exists():
             ptx, _ = numba.cuda.compile_ptx(launcher(kernel, numba.cuda), signature, cc=hopper)
-            replace_file(kept, ptx.encode())
+            replace_file(kept, ptx)
         ptx = kept.read_text()
         assert ".target sm_90" in ptx and ".visible .entry" in ptx
 
