@@ -10,7 +10,6 @@ from pathlib import Path
 from benchmarks.carla.agreement import compare as compare_scenes
 from benchmarks.carla.agreement import overlap
 from benchmarks.carla.cost import ACTORS, measure
-from benchmarks.carla.losses import MOST_TICKS
 from benchmarks.carla.losses import compare as compare_runs
 from benchmarks.carla.town import town
 from benchmarks.kit.figures import Figure
@@ -62,9 +61,9 @@ def agreement(scenes: int, seeds: tuple[int, ...], work: Path) -> dict[str, Figu
     return figures
 
 
-def losses(count: int, env_steps: int, work: Path, most_ticks: int = MOST_TICKS) -> dict[str, Figure]:
+def losses(count: int, env_steps: int, work: Path) -> dict[str, Figure]:
     """Training beside faults, compared number by number with training without."""
-    found = compare_runs(count, env_steps, 0, work, most_ticks)
+    found = compare_runs(count, env_steps, 0, work)
     note = f"PPO, {env_steps:,} env steps; dies, hangs, old frames, late answers; target {LOSSES}"
     return {
         "lost_servers": Figure(found.losses, "servers", note=note),

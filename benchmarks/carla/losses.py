@@ -34,18 +34,18 @@ class Outlived(NamedTuple):
     """Time of the disturbed run relative to the other."""
 
 
-def faults(count: int, seed: int, most_ticks: int = MOST_TICKS) -> list[list[str]]:
+def faults(count: int, seed: int) -> list[list[str]]:
     """One fault for each of so many servers, of all kinds in turn, at random ticks."""
     draw = random.Random(seed)
     found: list[list[str]] = []
     for number in range(count):
         kind = KINDS[number % len(KINDS)]
-        after = 1 if kind.endswith("spawn") else draw.randint(LEAST_TICKS, most_ticks)
+        after = 1 if kind.endswith("spawn") else draw.randint(LEAST_TICKS, MOST_TICKS)
         found.append([f"{kind}:{after}"])
     return found
 
 
-def compare(count: int, env_steps: int, seed: int, work: Path, most_ticks: int = MOST_TICKS) -> Outlived:
+def compare(count: int, env_steps: int, seed: int, work: Path) -> Outlived:
     """Train with and without faults.
 
     Args:
@@ -53,11 +53,10 @@ def compare(count: int, env_steps: int, seed: int, work: Path, most_ticks: int =
         env_steps: env steps of each run.
         seed: seed of the runs and of the faults.
         work: folder of the runs.
-        most_ticks: ticks of a server after which its fault comes at the latest.
     """
     path = work / "losses.xodr"
     path.write_text(town())
-    plans: dict[str, list[list[str]]] = {"calm": [], "disturbed": faults(count, seed, most_ticks)}
+    plans: dict[str, list[list[str]]] = {"calm": [], "disturbed": faults(count, seed)}
     seconds: dict[str, float] = {}
     losses = 0
     for name, plan in plans.items():
@@ -86,8 +85,7 @@ def train(server: str, env_steps: int, seed: int, out: Path) -> None:
         RobotrlError: the run failed.
     """
     words = f"train --sim carla/losses --sim.vehicles 6 --sim.walkers 0 --sim.limit-s 6 --algo ppo --seed {seed}"
-    words += f" --sim.timeout-s 2 --algo.env-steps {env_steps} --algo.num-steps {min(128, env_steps // 2)}"
-    words += " --algo.minibatch 64"
+    words += f" --sim.timeout-s 2 --algo.env-steps {env_steps} --algo.num-steps 128 --algo.minibatch 64"
     words += f" --evaluation.episodes 0 --run-dir {out}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # one for each loss

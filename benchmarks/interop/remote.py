@@ -72,17 +72,12 @@ def measure(load: Load, rounds: int) -> Paired:
 
     sims = {HERE: make_sim(load.sim, load.num_envs), THERE: make_sim(f"remote/{load.sim}", load.num_envs)}
     try:
-        return compared(sims, load, rounds)
+        actions = _actions(sims[HERE], load.steps)
+        rewards: dict[str, list[float]] = {name: [] for name in sims}
+        found = paired({name: _route(sim, actions, rewards[name]) for name, sim in sims.items()}, rounds)
     finally:
         for sim in sims.values():
             sim.close()
-
-
-def compared(sims: dict[str, Any], load: Load, rounds: int) -> Paired:
-    """Measure two sims of a load, interleaved; see `measure`."""
-    actions = _actions(sims[HERE], load.steps)
-    rewards: dict[str, list[float]] = {name: [] for name in sims}
-    found = paired({name: _route(sim, actions, rewards[name]) for name, sim in sims.items()}, rounds)
     if rewards[HERE] != rewards[THERE]:
         raise RobotrlError(f"{load.sim} gave other rewards in another process: expected the same")
     return found

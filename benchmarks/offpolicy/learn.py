@@ -22,13 +22,9 @@ UPDATES = 30_000
 """Number of updates, one for each env step after the warm-up."""
 EPISODES, LENGTH = 20, 1_000
 """Episodes of our SAC that FQL learns from, and their steps."""
-JUDGED = 32
-"""Episodes by which a policy is judged."""
 
 
-def ours(
-    task: str, seed: int, out: Path, updates: int, engine: EngineMode = "compiled", judged: int = JUDGED
-) -> dict[str, Any]:
+def ours(task: str, seed: int, out: Path, updates: int, engine: EngineMode = "compiled") -> dict[str, Any]:
     """Train our SAC with our training loop."""
     from benchmarks.locomotion.bench import train_and_judge
     from robotrl.algos.sac import SacCfg
@@ -58,7 +54,7 @@ def ours(
         evaluation=EvalCfg(every=0, episodes=4, num_envs=4, animation=0, score="return"),
         checkpoint_every=10**6,
     )
-    return train_and_judge(cfg, out / "run", judged)
+    return train_and_judge(cfg, out / "run")
 
 
 def fql(
@@ -69,7 +65,6 @@ def fql(
     engine: EngineMode = "compiled",
     episodes: int = EPISODES,
     length: int = LENGTH,
-    judged: int = JUDGED,
 ) -> dict[str, Any]:
     """Train our SAC, record episodes of it, and train FQL on these alone, with as many updates.
 
@@ -83,7 +78,7 @@ def fql(
     from robotrl.policies.flow import FlowCfg
     from robotrl.run.policy_checkpoint import load_policy
 
-    ours(task, seed, out, updates, engine, judged)
+    ours(task, seed, out, updates, engine)
     data = write_episodes(task, out / "episodes", load_policy(out / "run", "latest"), episodes, length)
     algo = FqlCfg(
         updates=updates,
@@ -105,7 +100,7 @@ def fql(
         checkpoint_every=10**6,
     )
     rewards = read_dataset(data).frames("next.reward")
-    return {**train_and_judge(cfg, out / "fql", judged), "data_return": float(rewards.sum()) / episodes}
+    return {**train_and_judge(cfg, out / "fql"), "data_return": float(rewards.sum()) / episodes}
 
 
 def sb3(task: str, seed: int, updates: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from robotrl.training import train
 
 TASK = TASKS["push"]
 METHOD = METHODS["dsrl"]
-ENV_STEPS, EPISODES, VALIDATION = 100_000, 256, 64
+ENV_STEPS, EPISODES = 100_000, 256
 VIEW, EVERY = "flat_front", 2
 *ELSEWHERE, AT_GOAL = TOPICS[0].classes
 GOOD, BAD = AT_GOAL.test, tuple(sentence for one in ELSEWHERE for sentence in one.test)
@@ -43,7 +43,6 @@ def run(
     flags: Sequence[str] = CLIP_FLAGS,
     env_steps: int = ENV_STEPS,
     episodes: int = EPISODES,
-    validation: int = VALIDATION,
 ) -> dict[str, Any]:
     """Success of the clone and of both arms on 256 starts of the split `test`.
 
@@ -55,7 +54,6 @@ def run(
         flags: further flags of the command that trains the model.
         env_steps: budget of an arm.
         episodes: held-out starts.
-        validation: starts of each evaluation on the way.
     """
     model = trained(model_folder(work, seed, *flags, sim=TASK.sim), seed, *flags, sim=TASK.sim)
     demos = collect_demos(
@@ -64,7 +62,7 @@ def run(
     train(base_cfg(METHOD, TASK, seed, demos.path), out / "base")
     found: dict[str, Any] = {"base": judge(out / "base", "latest", TASK.sim, seed, episodes).value}
     for arm in ARMS:
-        train(arm_cfg(arm, model, seed, out, env_steps, validation), out / arm)
+        train(arm_cfg(arm, model, seed, out, env_steps), out / arm)
         log = read_scalars(out / arm / "scalars.jsonl")
         found[f"{arm}_success"] = judge(out / arm, "latest", TASK.sim, seed, episodes).value
         found[f"{arm}_curve"] = curve(log)
@@ -73,9 +71,7 @@ def run(
     return found | {"gain_share": language / own if own > 0 else None}
 
 
-def arm_cfg(
-    arm: str, model: Path, seed: int, out: Path, env_steps: int, validation: int = VALIDATION
-) -> TrainCfg[Any, Any]:
+def arm_cfg(arm: str, model: Path, seed: int, out: Path, env_steps: int) -> TrainCfg[Any, Any]:
     """Config of one arm: the last checkpoint counts, so that no success is needed to choose one."""
     cfg = config_of(METHOD.tune)
     cfg = replace(
@@ -84,7 +80,7 @@ def arm_cfg(
         algo=replace(cfg.algo, env_steps=env_steps),
         init_from=str(out / "base"),
         seed=seed,
-        evaluation=EvalCfg(every=4, episodes=validation, animation=0),
+        evaluation=EvalCfg(every=4, episodes=64, animation=0),
     )
     if arm == "own":
         return cfg

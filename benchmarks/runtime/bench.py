@@ -54,7 +54,7 @@ class Block(NamedTuple):
 
 def run(quick: bool = False) -> dict[str, Figure]:
     """Measure all kinds of block in turn."""
-    seconds, rounds = (0.8, 1) if quick else (6.0, 7)
+    seconds, rounds = (1.5, 1) if quick else (6.0, 7)
     with tempfile.TemporaryDirectory() as folder:
         return measured(patient_bundle(Path(folder)), native_loop(Path(folder)), seconds, rounds)
 

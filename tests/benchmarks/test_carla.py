@@ -17,7 +17,7 @@ def test_faults_are_of_all_kinds_and_the_same_for_a_seed():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_training_beside_faults_gives_the_same_numbers(tmp_path):
-    found = bench.losses(2, 128, tmp_path, most_ticks=90)
+    found = bench.losses(2, 256, tmp_path)
     assert found["lost_servers"].value == 2
     assert found["different_weights"].value == found["different_scalars"].value == 0
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from benchmarks.interop import remote, sb3, sb3_methods
@@ -23,25 +21,17 @@ def test_the_added_time_is_that_of_pairs() -> None:
 
 
 def test_other_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: dict[str, Any] = {}
-    compared = remote.compared
-
-    def twice(sims: dict[str, Any], load: remote.Load, rounds: int) -> Paired:
-        kept["first"] = compared(sims, load, rounds)
-        monkeypatch.setattr(remote, "_route", other)
-        return compared(sims, load, rounds)
-
+    found = remote.measure(remote.Load("mujoco/reach", 2, 3), 1)
+    assert set(found.samples) == {remote.HERE, remote.THERE}
     route = remote._route
 
     def other(sim: object, actions: object, rewards: list[float]) -> object:
         rewards.append(float(id(sim)))
         return route(sim, actions, rewards)  # pyright: ignore[reportArgumentType]
 
-    # once with the same work and once with other work, on the same sims: one of them is a process to be started
-    monkeypatch.setattr(remote, "compared", twice)
+    monkeypatch.setattr(remote, "_route", other)
     with pytest.raises(RobotrlError, match="other rewards"):
         remote.measure(remote.Load("mujoco/reach", 2, 3), 1)
-    assert set(kept["first"].samples) == {remote.HERE, remote.THERE}
 
 
 def test_the_better_number_of_threads_counts_for_both_ways_of_stable_baselines3() -> None:

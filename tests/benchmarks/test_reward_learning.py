@@ -70,6 +70,6 @@ def test_a_cell_of_language_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     trained(model_folder(tmp_path, 0, *flags, sim="mujoco/push"), 0, *flags, sim="mujoco/push")
     task = language.TASK._replace(demos=6, updates={"flow": 2})
     monkeypatch.setattr(language, "TASK", task)
-    found = language.run(LANGUAGE, 0, tmp_path, tmp_path, flags, env_steps=640, episodes=4, validation=4)
+    found = language.run(LANGUAGE, 0, tmp_path, tmp_path, flags, env_steps=640, episodes=4)
     assert {"base", "own_success", "language_success", "gain_share"} <= set(found)
     assert "DSRL on `mujoco/push`" in shown(LANGUAGE, found)

@@ -37,7 +37,7 @@ class Adapter:
         short: options that give episodes of `short_steps` control steps.
         short_steps: see `short`.
         long: options that give episodes too long to end in a test, under random actions.
-        threads: pairs of options that must not change results: of threads, or of workers.
+        threads: pairs of options that must not change results.
         param: name and value of a parameter that changes the dynamics at once.
         randomization: options that randomise parameters.
         starts: from how many starts its expert is tried; 0 where another row of that sim does it.
@@ -182,15 +182,16 @@ ADAPTERS = (
     ),
     # served by worker.py with numpy alone; sims of ours that are served are compared with themselves, number by number,
     # in tests/sims/remote/test_served_sims.py
-    Adapter(
-        sim="remote/remote_toys:point",
-        short={"kwargs": {"limit_steps": 9, "goal": 0}},
-        short_steps=9,
-        long={"kwargs": {"limit_steps": 10_000, "goal": 0}},
-        # one worker gives the numbers of two
-        threads=({"workers": 1}, {"workers": 2}),
-        options={"path": (str(ROOT / "tests" / "kits"),), "workers": 2},
-        clock={"state": (1,)},
+    *(
+        Adapter(
+            sim="remote/remote_toys:point",
+            short={"kwargs": {"limit_steps": 9, "goal": 0}},
+            short_steps=9,
+            long={"kwargs": {"limit_steps": 10_000, "goal": 0}},
+            options={"path": (str(ROOT / "tests" / "kits"),), **options},
+            clock={"state": (1,)},
+        )
+        for options in ({}, {"workers": 2})
     ),
     Adapter(
         sim="mujoco/quadruped-velocity",

@@ -1,9 +1,6 @@
 """Where the driving world's kernels run: threads of a processor, memory of its own, CUDA."""
 
-import hashlib
-import importlib.metadata
 import types
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +16,11 @@ from robotrl.sims.bev import kernels
 from robotrl.sims.bev import sim as sim_module
 from robotrl.sims.driving import kernels as shared
 from robotrl.sims.driving import rewards, tables
-from robotrl.sims.driving.backends import cuda, jit
 from robotrl.sims.driving.backends.backend import Threads, put
 from robotrl.sims.driving.backends.cuda import launcher
 from robotrl.sims.driving.plan import actions_of
 from robotrl.sims.driving.render import raster
 from robotrl.sims.driving.render import vectors as observe
-from robotrl.utils.files import replace_file
 
 SIM = "bev/drive"
 
@@ -156,22 +151,8 @@ def arguments() -> list[tuple[Any, tuple[Any, ...]]]:
     ]
 
 
-def kept_assembly(kernel: Any, signature: Any) -> Path:
-    """Place of a kernel's assembly among the compiled kernels of this source, for this launcher and these compilers."""
-    found = importlib.metadata.distributions()
-    compilers = sorted(
-        {f"{one.name} {one.version}" for one in found if one.name.startswith(("numba", "nvidia", "cuda"))}
-    )
-    launched = Path(cuda.__file__).read_text()
-    digest = hashlib.sha256("\n".join([launched, str(signature), *compilers]).encode()).hexdigest()
-    return jit.cache_folder() / f"{kernel.__name__}-{digest[:16]}.ptx"
-
-
 def test_the_kernels_compile_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same source, to the assembly of an H100; no GPU is needed for that.
-
-    It takes a minute, so it is kept with the kernels that are compiled for the processor, and as long as these are.
-    """
+    """The same source, to the assembly of an H100; no GPU is needed for that."""
     pytest.importorskip("numba_cuda")
     import numba
     import numba.cuda
@@ -181,11 +162,7 @@ def test_the_kernels_compile_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=hopper))
     for kernel, given_args in arguments():
         signature = numba.types.void(numba.int64, numba.typeof(given_args))
-        kept = kept_assembly(kernel, signature)
-        if not kept.exists():
-            ptx, _ = numba.cuda.compile_ptx(launcher(kernel, numba.cuda), signature, cc=hopper)
-            replace_file(kept, ptx)
-        ptx = kept.read_text()
+        ptx, _ = numba.cuda.compile_ptx(launcher(kernel, numba.cuda), signature, cc=hopper)
         assert ".target sm_90" in ptx and ".visible .entry" in ptx
 
 
