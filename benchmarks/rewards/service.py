@@ -38,29 +38,20 @@ class Timed(NamedTuple):
     """Steps of a round."""
 
 
-def run(
-    method: str,
-    seed: int,
-    out: Path,
-    work: Path,
-    rounds: int = ROUNDS,
-    steps: int = STEPS,
-    envs: int = ENVS,
-    flags: tuple[str, ...] = UNTRAINED,
-) -> dict[str, Any]:
+def run(method: str, seed: int, out: Path, work: Path, rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, Any]:
     """Figures of interleaved rounds; the sim on one core, the scorer on another."""
-    path = trained(model_folder(work, seed, *flags), seed, *flags)
+    path = trained(model_folder(work, seed, *UNTRAINED), seed, *UNTRAINED)
     cores = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     # it builds the maps of each round, which all sims of a process share: the first of them would pay for the others
-    builder = Timed(_raster(seed, envs), steps)
+    builder = Timed(_raster(seed), steps)
     sims = {
-        "alone": Timed(_raster(seed, envs), steps),
-        "service": Timed(_rewarded(path, seed, envs, cores[SCORER_CORE % len(cores)]), steps),
-        "blocking": Timed(_rewarded(path, seed, envs, None), min(steps, BLOCKING_STEPS)),
+        "alone": Timed(_raster(seed), steps),
+        "service": Timed(_rewarded(path, seed, cores[SCORER_CORE % len(cores)]), steps),
+        "blocking": Timed(_rewarded(path, seed, None), min(steps, BLOCKING_STEPS)),
     }
     os.sched_setaffinity(0, {cores[SIM_CORE]})  # the scorer's process has set its own
-    action = torch.zeros(envs, 2)
+    action = torch.zeros(ENVS, 2)
     rates: dict[str, list[float]] = {name: [] for name in sims}
     valid = list[float]()
     for one in (builder, *sims.values()):
@@ -71,7 +62,7 @@ def run(
         for name, one in sims.items():
             began = time.perf_counter()
             share = _steps(one, action)
-            rates[name].append(envs * one.steps / (time.perf_counter() - began))
+            rates[name].append(ENVS * one.steps / (time.perf_counter() - began))
             if name == "service":
                 valid.append(share)
     metrics = sims["service"].sim.rewards.metrics()
@@ -79,7 +70,7 @@ def run(
     for one in (builder, *sims.values()):
         one.sim.close()
     alone = rates["alone"]
-    asked = envs * steps * (rounds + 1)
+    asked = ENVS * steps * (rounds + 1)
     scored = metrics["scoring/contrast/requests_paid"] / asked
     figures = {
         "service_alone": _rate("|sim alone", alone, alone),
@@ -93,11 +84,11 @@ def run(
     return {key: figure.to_json() for key, figure in figures.items()}
 
 
-def _raster(seed: int, envs: int) -> Any:
-    return make_sim(SIM, num_envs=envs, seed=seed, obs="raster", threads=1)
+def _raster(seed: int) -> Any:
+    return make_sim(SIM, num_envs=ENVS, seed=seed, obs="raster", threads=1)
 
 
-def _rewarded(path: Path, seed: int, envs: int, core: int | None) -> Any:
+def _rewarded(path: Path, seed: int, core: int | None) -> Any:
     cfg = ContrastCfg(
         model=str(path),
         good=GOOD,
@@ -108,20 +99,19 @@ def _rewarded(path: Path, seed: int, envs: int, core: int | None) -> Any:
         background=core is not None,
         service=ServiceCfg(queue_frames=128, batch_size=32, cores=() if core is None else (core,)),
     )
-    return with_rewards(_raster(seed, envs), [WeightedReward("contrast", 1.0, cfg)])
+    return with_rewards(_raster(seed), [WeightedReward("contrast", 1.0, cfg)])
 
 
 def _steps(one: Timed, action: torch.Tensor) -> float:
     """Take the steps of a round; returns the share of steps that had a score at once."""
-    envs = one.sim.num_envs
-    valid = torch.zeros(envs, dtype=torch.int64)
+    valid = torch.zeros(ENVS, dtype=torch.int64)
     for _ in range(one.steps):
         info = one.sim.step(action).info
         if "reward_valid/contrast" in info:
             valid += info["reward_valid/contrast"]
     if isinstance(one.sim, HasLateRewards):
         one.sim.late_rewards(wait=False)
-    return float(valid.sum()) / (envs * one.steps)
+    return float(valid.sum()) / (ENVS * one.steps)
 
 
 def _rate(note: str, rates: list[float], alone: list[float]) -> Figure:

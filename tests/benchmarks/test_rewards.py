@@ -59,7 +59,7 @@ def cell(method: str, result: dict[str, object]) -> dict[str, object]:
 def test_the_service_is_timed_beside_the_sim_alone(out: Path) -> None:
     before = os.sched_getaffinity(0)
     try:
-        found = service.run(SERVICE, 0, out, out, rounds=1, steps=10, envs=16, flags=TINY)
+        found = service.run(SERVICE, 0, out, out, rounds=1, steps=10)
     finally:
         os.sched_setaffinity(0, before)
     assert all(Figure.from_json(found[f"service_{name}"]).ratio for name in ("alone", "service", "blocking"))
