@@ -144,8 +144,8 @@ class BundleDriver(BaseDriver):
                 )
         with self._lock:
             self._courses[session.uuid] = _Course(session.seed)
-            told = {"scene_id": session.scene_id, "random_seed": session.seed, "cameras": sorted(session.cameras)}
-            self.log.write([{"kind": "session", "session": session.uuid, **told}])
+            fields = {"scene_id": session.scene_id, "random_seed": session.seed, "cameras": sorted(session.cameras)}
+            self.log.write([{"kind": "session", "session": session.uuid, **fields}])
 
     def on_session_close(self, session: SessionState) -> None:
         """End a session."""

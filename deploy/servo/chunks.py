@@ -145,10 +145,10 @@ class ChunkSource:
         timely = in_time(self._limits, (self._clock.now_ns() - request.stamp_ns) * 1e-9, periods, self._period_s)
         return PlacedChunk(chunk, chunk.actions[index], timely, not request.executed)
 
-    def move(self, placed: PlacedChunk, tick: int) -> None:
+    def move(self, executed: PlacedChunk, tick: int) -> None:
         """Have a chunk that a tick waited for begin at `tick`, unless it was given up, or others were executed."""
-        if self.plan.chunk is not None and placed.moves:
-            self.plan.start(placed.chunk._replace(zero_tick=tick))
+        if self.plan.chunk is not None and executed.moves:
+            self.plan.start(executed.chunk._replace(zero_tick=tick))
 
     def outdate(self) -> None:
         """Give up chunk and request: they are of a time before a bad tick."""

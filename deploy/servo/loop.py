@@ -375,11 +375,11 @@ class ServoLoop:
     def _take(self, found: Answered, waiting: OpenTick) -> None:
         """Give the tick that waits its action."""
         now_tick = max(0, (self.clock.now_ns() - self._start_ns) // self.period_ns)
-        placed = self.chunks.place(found, waiting)
-        self._finish(waiting, NONE if placed.timely else Reason.ACTION_LATE, placed.action)
+        executed = self.chunks.place(found, waiting)
+        self._finish(waiting, NONE if executed.timely else Reason.ACTION_LATE, executed.action)
         self._miss(max(0, now_tick - waiting.tick))
         self._tick = max(self._tick, now_tick)
-        self.chunks.move(placed, self._tick)
+        self.chunks.move(executed, self._tick)
 
     # time
 

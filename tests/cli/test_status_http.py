@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from robotrl.cli.main import main
-from robotrl.cli.status_http import CONNECTIONS, StatusServer, checked_url, fetched
+from robotrl.cli.status_http import CONNECTIONS, KEPT_S, StatusServer, checked_url, fetched
 from robotrl.errors import ConfigError, DataError
 from robotrl.run.directory import Run
 from tests.kits.refusals import raises_naming
@@ -78,6 +79,7 @@ def test_a_server_tells_what_the_files_say(
     assert "the token is missing or another one" in refused(capsys, "--url", serving, "--token-env", "OTHER")
     # a run that is damaged meanwhile is the server's answer, not its end
     (run / "config.json").write_text("{")
+    time.sleep(KEPT_S)
     assert "it answers 503: " in refused(capsys, "--url", serving, *token)
     host, port = serving.removeprefix("http://").split(":")
     for method, place, code in (("GET", "/../config.json", 404), ("POST", "/status", 501), ("PUT", "/status", 501)):

@@ -18,7 +18,7 @@ FEWEST = 3
 """Fewest episodes whose ranks are compared."""
 
 
-class HeldOutQuality(NamedTuple):
+class OutcomeQuality(NamedTuple):
     """Quality of a critic on episodes that it was not trained on; None where they do not tell."""
 
     rank: float | None
@@ -36,7 +36,7 @@ def critic_quality(
     offsets: NDArray[np.int64],
     returns: NDArray[np.float64],
     success: NDArray[np.bool_] | None,
-) -> HeldOutQuality:
+) -> OutcomeQuality:
     """Compare values of executed chunks with the outcomes of their episodes.
 
     Args:
@@ -57,9 +57,9 @@ def critic_quality(
     if len(returns) >= FEWEST and np.ptp(returns) > 0:
         rank = rank_correlation(last_part(2), returns)
     if success is None or success.all() or not success.any():
-        return HeldOutQuality(rank, None, None)
+        return OutcomeQuality(rank, None, None)
     start, late = (separation(at[success], at[~success]) for at in (values[first], last_part(4)))
-    return HeldOutQuality(rank, start, late)
+    return OutcomeQuality(rank, start, late)
 
 
 def discounted_returns(rewards: NDArray[np.float64], offsets: NDArray[np.int64], gamma: float) -> NDArray[np.float64]:
