@@ -230,6 +230,9 @@ def _flags(cls: type, prefix: str = "") -> Iterator[tuple[str, _Flag]]:
         name = f"{prefix}{named}".replace("_", "-")
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             yield from _flags(kind, f"{name}.")
+        elif any(isinstance(extra, NAMED) and extra.name == "" for extra in extras):
+            # it has the name of its group
+            yield f"--{prefix.removesuffix('.')}", _Flag(True, _values(field.name, hint))
         elif kind is bool:
             # tyro has one flag for a switch, which changes its default
             switch = f"--{prefix}no-{name[len(prefix) :]}" if field.default is True else f"--{name}"

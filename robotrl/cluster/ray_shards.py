@@ -167,6 +167,28 @@ class RayShards:
     def _start(self, slot: _Slot, worker: Any) -> Any:
         return worker.start.remote(slot.recipe._replace(acting=None), self._acting)
 
+    def _identity(self, slot: _Slot, reference: Any, end: float) -> Any:
+        """Return what a new worker runs; one whose process is gone at once is replaced, as Ray keeps idle processes.
+
+        Args:
+            slot: its shard.
+            reference: the answer that it was asked for.
+            end: time by which it has to come, `time.monotonic`.
+
+        Raises:
+            RobotrlError: neither it nor the next one starts.
+        """
+        try:
+            return self._answer(reference, max(0.0, end - time.monotonic()))
+        except _Lost as lost:
+            if time.monotonic() >= end:
+                raise RobotrlError(f"{slot.name} did not start: it {lost}; {self._free()}") from lost
+        self._make(slot)
+        try:
+            return self._answer(slot.worker.identity.remote(), max(0.0, end - time.monotonic()))
+        except _Lost as lost:
+            raise RobotrlError(f"{slot.name} did not start: it {lost}; {self._free()}") from lost
+
     def _check_versions(self, slots: Sequence[_Slot]) -> None:
         """Check that workers run what runs here, before they get anything to unpickle.
 
@@ -176,10 +198,7 @@ class RayShards:
         """
         ours, end = identity(), time.monotonic() + self._cfg.start_timeout_s
         for slot, reference in [(slot, slot.worker.identity.remote()) for slot in slots]:
-            try:
-                theirs = self._answer(reference, max(0.0, end - time.monotonic()))
-            except _Lost as lost:
-                raise RobotrlError(f"{slot.name} did not start: it {lost}; {self._free()}") from lost
+            theirs = self._identity(slot, reference, end)
             for name, here, there in zip(ours._fields, ours, theirs, strict=True):
                 if here != there:
                     raise ConfigError(f"{slot.name} has {name} {there}: expected {here}, as here")
