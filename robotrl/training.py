@@ -31,7 +31,7 @@ from robotrl.peft.lora import adapt, adaptation_of, merged
 from robotrl.policies.networks.activation_checkpointing import recompute
 from robotrl.registry import build_sim
 from robotrl.rewards.kind import RewardKindCheck
-from robotrl.rewards.relabel import with_rewards
+from robotrl.rewards.relabel import going_on_after_success, with_rewards
 from robotrl.rewards.source import RewardSetup
 from robotrl.rewards.trust.divergence import DivergenceWatch
 from robotrl.rewards.trust.returns import LoggedSim, ReturnsSim, RewardLog
@@ -426,7 +426,7 @@ def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | 
     if cfg.rewards:
         sim = declared(ReturnsSim, sim)(sim, rewards)
         means = None if rewards is None else rewards.means
-        sim = with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo, answers), means)
+        sim = going_on_after_success(with_rewards(sim, cfg.rewards, RewardSetup.of(cfg.algo, answers), means))
     if (cfg.actor.process or cfg.cluster.on) and rewards is not None:
         sim = declared(LoggedSim, sim)(sim, rewards)
     return sim if cfg.sim.curriculum is None else with_curriculum(sim, cfg.sim.curriculum, seed)

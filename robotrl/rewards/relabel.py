@@ -156,11 +156,8 @@ def with_rewards(
 ) -> RewardedSim:
     """Replace the reward of a sim by the weighted sum of reward sources.
 
-    Where no source sees success and the sim can go on after one (`HasSuccessHold`), its episodes go on to the time
-    limit from then on.
-
     Args:
-        sim: the sim; reset it afterwards.
+        sim: the sim.
         rewards: the sources, 1 or more.
         setup: what the sources are told about the run; None is a run without discount.
         means: collects the means of each source's contribution, for a log.
@@ -179,9 +176,19 @@ def with_rewards(
     built = WeightedRewards([NamedSource(one.name, one.weight, one.cfg.build(sim, known)) for one in rewards])
     if built.may_end and not isinstance(sim, HasRestart):
         raise CapabilityError(f"sim {name} lacks HasRestart: a reward source cannot end its episodes")
-    if not built.sees_success and isinstance(sim, HasSuccessHold):
-        # the value of a solved scene is learned from the steps after it
-        sim.success_hold_steps = TO_THE_LIMIT
     if means is not None:
         means.watched = built.metrics
     return declared(LateRewardedSim if built.may_be_late else RewardedSim, sim)(sim, built, means)
+
+
+def going_on_after_success(sim: RewardedSim) -> RewardedSim:
+    """Have a sim that is learned from go on to the time limit after a success that no source sees, where it can.
+
+    The value of a solved scene is learned from the steps after it: no step begins where an episode ends.
+
+    Args:
+        sim: the sim with its rewards; reset it afterwards.
+    """
+    if not sim.rewards.sees_success and isinstance(sim, HasSuccessHold):
+        sim.success_hold_steps = TO_THE_LIMIT
+    return sim

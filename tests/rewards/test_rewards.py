@@ -24,7 +24,7 @@ from robotrl.registry import make_sim
 from robotrl.rewards.calibration import choose_threshold, held, just_before, peaks, rates
 from robotrl.rewards.labels import Labeled, join, label_dataset, label_episodes, replay, split
 from robotrl.rewards.recording import record_labeled
-from robotrl.rewards.relabel import RewardedSim, cut_at_success, with_rewards
+from robotrl.rewards.relabel import RewardedSim, cut_at_success, going_on_after_success, with_rewards
 from robotrl.rewards.rules import AliveCfg
 from robotrl.rewards.source import RewardSetup, Score, SimTransition, contribution
 from robotrl.rewards.stored import load_classifier, save_classifier
@@ -472,7 +472,7 @@ def test_a_sim_that_can_goes_on_after_a_success_that_no_source_sees():
     for seen in (False, True):
         terms = [WeightedReward("alive", 1.0, AliveCfg())]
         terms += [WeightedReward("task", 1.0, TaskRewardCfg())] if seen else []
-        sim: Any = with_rewards(make_sim("mujoco/reach", 2, 0, limit_s=2.0), terms)
+        sim: Any = going_on_after_success(with_rewards(make_sim("mujoco/reach", 2, 0, limit_s=2.0), terms))
         limit = sim.limit_steps
         assert isinstance(sim, capabilities.HasSuccessHold)
         assert sim.success_hold_steps == (0 if seen else capabilities.TO_THE_LIMIT)
