@@ -122,9 +122,7 @@ class BestOfPolicy(PolicyOverBase):
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """The best candidate of each row, as deployed; "mean" takes candidates from a fixed set of noise."""
-        # a third-party policy may have no check
-        if hasattr(self.base, "check_given"):
-            self.base.check_given(obs)
+        self.check_given(obs)
         first = next(iter(obs.values()))
         shape = (len(first), *self.noise_shape)
         noise = self.fixed_noise.expand(shape) if mode == "mean" else randn(shape, generator, first.device)

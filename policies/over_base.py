@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -21,6 +21,15 @@ DEFAULT_SAMPLER = ("flow", "euler")
 def lacking(base: nn.Module, needed: Sequence[str]) -> list[str]:
     """Names of the attributes that a base policy needs and lacks."""
     return [name for name in needed if not hasattr(base, name)]
+
+
+@runtime_checkable
+class ChecksObs(Protocol):
+    """A policy that refuses observations which cannot be what they say."""
+
+    def check_given(self, obs: dict[str, Tensor]) -> None:
+        """Check observations (B, ...) in the sim's units."""
+        ...
 
 
 class PolicyOverBase(nn.Module):
@@ -49,6 +58,15 @@ class PolicyOverBase(nn.Module):
         """Seconds between two actions of the sim it was trained on."""
         self.reward_scale: float | None = None
         """None: rewards are not normalized."""
+
+    def check_given(self, obs: dict[str, Tensor]) -> None:
+        """Check observations (B, ...) as the base policy does; a third-party policy may have no check.
+
+        Raises:
+            ConfigError: see the base policy's.
+        """
+        if isinstance(self.base, ChecksObs):
+            self.base.check_given(obs)
 
     @property
     def denoising_steps(self) -> int:

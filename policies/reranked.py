@@ -126,7 +126,7 @@ class RerankedPolicy(PolicyOverBase):
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """The best candidate of each row, as deployed; "mean" takes candidates from a fixed set of noise."""
-        self.base.check_given(obs)
+        self.check_given(obs)
         first = next(iter(obs.values()))
         fixed = self.fixed_noise.expand(len(first), *self.noise_shape)
         noise = fixed if mode == "mean" else self._noise(obs, generator)

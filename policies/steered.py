@@ -178,9 +178,8 @@ class SteeredPolicy(PolicyOverBase):
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"
     ) -> ActOut:
         """A chunk for each row, from sampled noise or from the mean noise."""
-        # the base policy's own `act`, which checks its input, is not called; a third-party policy may have no check
-        if hasattr(self.base, "check_given"):
-            self.base.check_given(obs)
+        # the base policy's own `act`, which checks its input, is not called
+        self.check_given(obs)
         ctx = self.encode(obs)
         if mode == "mean":
             noise = self.actor.mean(ctx)

@@ -28,7 +28,7 @@ from robotrl.fn.evidence.sequential import PairedTest, decide, interval
 from robotrl.fn.stats import wilson
 from robotrl.learners.critics.stored import with_critic
 from robotrl.registry import make_sim
-from robotrl.rollout.demos import integer_rate_hz, plain_name
+from robotrl.rollout.demos import add_recorded, integer_rate_hz, plain_name
 from robotrl.rollout.evaluate import Episode, actor_for, evaluate, run_episodes
 from robotrl.run.logs import read_scalars
 from robotrl.run.policy_checkpoint import load_policy
@@ -152,15 +152,7 @@ def write(episodes: Sequence[Episode], task: Task, seed: int, sim: VecSim, out: 
         provenance={"sim": task.sim, "sim_options": dict(task.options), "seed": seed, "robotrl": robotrl.__version__},
     ) as writer:
         for episode in episodes:
-            writer.add_episode(
-                {key: value[:-1] for key, value in episode.obs.items()},
-                episode.actions,
-                episode.rewards,
-                success=episode.success,
-                truncated=not episode.terminated,
-                task=plain_name(task.sim),
-                extra={"state_id": episode.state_id},
-            )
+            add_recorded(writer, episode, plain_name(task.sim), {})
         return writer.finish()
 
 

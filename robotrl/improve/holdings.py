@@ -13,6 +13,8 @@ from robotrl.improve.logged import LogBook, OwnEpisode
 from robotrl.spec import Spec
 
 THIRDS = 3
+ROUNDING = 1e-6
+"""Spread of an element, in parts of its largest magnitude or of 1, below which it is a constant with rounding."""
 MOST_REFERENCES, MOST_ASKED = 2000, 64
 """Frames of successes that distances are measured to, and frames of an episode that are measured, evenly spread."""
 SELDOM = 0.99
@@ -114,14 +116,15 @@ def vector_keys(specs: Mapping[str, Spec]) -> list[str]:
 
 
 def start_elements(episodes: Sequence[OwnEpisode], specs: Mapping[str, Spec]) -> tuple[StartElement, ...]:
-    """Success by thirds of each element of the first observation that has three different values or more."""
+    """Success by thirds of each element of the first observation that varies, and has three values or more."""
     success = np.array([episode.success for episode in episodes])
     out: list[StartElement] = []
     for key in vector_keys(specs):
         first = np.stack([episode.obs[key][0] for episode in episodes]).astype(np.float64)
         for place, (name, unit) in enumerate(zip(specs[key].names, specs[key].units, strict=True)):
             values = first[:, place]
-            if len(np.unique(values)) >= THIRDS:
+            varies = np.ptp(values) > ROUNDING * max(1.0, float(np.abs(values).max()))
+            if varies and len(np.unique(values)) >= THIRDS:
                 out.append(StartElement(f"{key}/{name}", unit, thirds_of(values, success)))
     return tuple(sorted(out, key=lambda element: -element.spread))
 

@@ -50,7 +50,7 @@ class ImproveSettings(NamedTuple):
     collect_episodes: int = 0
     """Episodes that the policy drives in its sim in each round after the first; without logs in the first, too."""
     in_sim: bool = True
-    """Whether the policy's sim stands for its robot: it tells outcomes again, collects and judges."""
+    """True if the policy's sim stands for its robot: it tells outcomes again, collects and judges."""
     detect: float = 0.1
     """Smallest difference of success that matters."""
     split: Split = "val"
@@ -75,7 +75,7 @@ class ImproveSettings(NamedTuple):
         return GateSettings(self.detect, self.rounds, self.split, self.starts, self.seed, self.num_envs, self.device)
 
     def to_json(self) -> dict[str, Any]:
-        """What the numbers depend on, as JSON values: not the folder, nor trials, which come later."""
+        """Settings that the numbers depend on, as JSON values: not the folder, nor trials, which come later."""
         rest = {name: value for name, value in self._asdict().items() if name not in ("out", "trials")}
         plain = {"policy": str(self.policy), "logs": [str(path) for path in self.logs]}
         given = {**rest, **plain, "options": dict(self.options), "settings": dict(self.settings)}
@@ -84,7 +84,7 @@ class ImproveSettings(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """What all stages share."""
+    """Settings, policy and method, which all stages share."""
 
     settings: ImproveSettings
     target: Target

@@ -51,7 +51,7 @@ class ImproveState(NamedTuple):
     """State of an improvement."""
 
     settings: Mapping[str, Any]
-    """What the numbers depend on, as JSON values."""
+    """Settings that the numbers depend on, as JSON values."""
     policy: str
     """Run or checkpoint of the best policy so far: that of before until a candidate is accepted."""
     digest: str

@@ -130,15 +130,8 @@ def collect_demos(
             name = plain_name(sim_name)
             with track(len(kept), "writing", "episodes") as bar:
                 for episode in kept:
-                    writer.add_episode(
-                        {key: value[:-1] for key, value in episode.obs.items()},
-                        episode.actions,
-                        episode.rewards,
-                        success=episode.success,
-                        truncated=not episode.terminated,
-                        task=task or instruction_of(sim, episode) or name,
-                        extra={"state_id": episode.state_id} | ({"mode": modes[episode.mode]} if modes else {}),
-                    )
+                    extra = {"mode": modes[episode.mode]} if modes else {}
+                    add_recorded(writer, episode, task or instruction_of(sim, episode) or name, extra)
                     bar.advance()
             path = writer.finish()
     finally:
@@ -210,6 +203,26 @@ def _run(actor: Actor, sim: VecSim, ids: list[int], episodes: int, keep: str) ->
 
 def _hint(actor: Actor) -> str:
     return "lower noise or episode_noise, or " if isinstance(actor, ExpertActor) else "expected a better expert, or "
+
+
+def add_recorded(writer: DatasetWriter, episode: Episode, task: str, extra: Mapping[str, Any]) -> None:
+    """Add an episode that was recorded in a sim to a dataset.
+
+    Args:
+        writer: writer of the dataset.
+        episode: the episode, recorded.
+        task: the task in words.
+        extra: further columns of the episodes table; that of the start's number is always there.
+    """
+    writer.add_episode(
+        {key: value[:-1] for key, value in episode.obs.items()},
+        episode.actions,
+        episode.rewards,
+        success=episode.success,
+        truncated=not episode.terminated,
+        task=task,
+        extra={"state_id": episode.state_id, **extra},
+    )
 
 
 def plain_name(sim_name: str) -> str:

@@ -19,7 +19,7 @@ from robotrl.fn.stats import wilson
 from robotrl.interventions.mapping import Device, DeviceState, VelocityMap, Verdict, grippers
 from robotrl.interventions.teleoperation import Clock, Sleep, Teleoperation
 from robotrl.registry import make_sim
-from robotrl.rollout.demos import DemoReport, instruction_of, integer_rate_hz, plain_name
+from robotrl.rollout.demos import DemoReport, add_recorded, instruction_of, integer_rate_hz, plain_name
 from robotrl.rollout.evaluate import Turn, at_rest
 from robotrl.rollout.single import SingleRun, run_single
 from robotrl.spec import Arrays, HasStateIds, Spec, VecSim
@@ -190,15 +190,7 @@ def drive_demos(
                 driver = HumanActor(device, sim, scale, show=show, say=say)
                 for run in _episodes(driver, sim, _starts(sim, seed), episodes, say, solved):
                     episode = run.episode
-                    writer.add_episode(
-                        {key: value[:-1] for key, value in episode.obs.items()},
-                        episode.actions,
-                        episode.rewards,
-                        success=episode.success,
-                        truncated=not episode.terminated,
-                        task=task or instruction_of(sim, episode) or plain_name(sim_name),
-                        extra={"state_id": episode.state_id},
-                    )
+                    add_recorded(writer, episode, task or instruction_of(sim, episode) or plain_name(sim_name), {})
                     lengths.append(episode.length)
             except KeyboardInterrupt:
                 stopped = "interrupted"

@@ -92,7 +92,7 @@ def test_the_policy_clones_the_choice_and_nothing_else(data: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["flow", "diffusion", "gaussian"])
 def test_any_policy_with_samples_prefers_the_better_of_its_own(data: Path, kind: str) -> None:
-    """What leads to the right is worth more; a fresh policy samples to both sides."""
+    """Actions to the right are worth more; a fresh policy samples to both sides."""
     policy = {"flow": kit.flow, "diffusion": kit.diffusion, "gaussian": kit.gaussian}[kind]()
     before = mean_step(policy)
     cfg = replace(CFG, critic_updates=90, updates=120, updates_per_iteration=30, lr=3e-3, candidates=8)

@@ -90,6 +90,10 @@ def test_success_by_start_is_counted_in_thirds():
     # sorted: three at -1 and two at -0.5; one more at -0.5, three at 0, one at 0.5; the rest
     assert [third.success.value for third in place.thirds] == [0.0, 0.2, 1.0]
     assert place.spread == 1.0 and place.is_clear
+    # a constant that differs in its last digit is no place to start from
+    for k, episode in enumerate(episodes):
+        episode.obs["walk"][:, 0] = 0.5 + 1e-8 * k
+    assert start_elements(episodes, SPECS) == ()
 
 
 def test_coverage_is_a_share_of_the_bounds():

@@ -236,7 +236,7 @@ def test_the_command_writes_page_and_json(tmp_path, method, capsys):
     for text in (
         "The new policy is better",
         "Gate of round 1: better",
-        "What the logs hold",
+        "Content of the logs",
         "AUC 0.87",
         "worth +0.030 more",
         "walk/pos_x_w",

@@ -232,7 +232,7 @@ def _holdings(part: HoldingsPart) -> str:
             histogram(group, "time of the departure, s", width, css) for width, css in WIDTHS
         )
     body += f"<h3>Coverage</h3><p>{esc(_sentence(part.visited))}</p>"
-    return f"<section><h2>What the logs hold</h2>{body}</section>"
+    return f"<section><h2>Content of the logs</h2>{body}</section>"
 
 
 def _starts(rows: Sequence[StartRow]) -> str:

@@ -161,7 +161,9 @@ class MujocoCore:
         else:
             np.logical_or(self._ended_by(outcome.success), outcome.failure, out=self.terminated)
         np.greater(timed_out, self.terminated, out=self.truncated)
-        np.copyto(self.success, self.truncated if task.survival else outcome.success | (self._held > 0))
+        np.copyto(self.success, self.truncated if task.survival else outcome.success)
+        if self.success_hold_steps:
+            self.success |= self._held > 0
         np.copyto(self.state_id, self.state_ids)
         final_ids = (timed_out | self.terminated).nonzero()[0]
         # an empty slice is faster than indexing with an empty array
