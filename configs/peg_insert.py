@@ -1,4 +1,4 @@
-"""Presets of `mujoco/peg-insert`: DAgger, PA-RL, and fine-tuning of a cloned flow policy."""
+"""Presets of `mujoco/peg-insert`: DAgger, and fine-tuning of a cloned flow policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from robotrl.algos.bc import BcCfg
 from robotrl.algos.dagger import DaggerCfg
-from robotrl.algos.pa_rl import PaRlCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.configs.env_steps import in_env_steps
@@ -41,18 +40,6 @@ def reinflow() -> TrainCfg[ReinFlowCfg, FlowCfg]:
         policy=FlowCfg(),
         evaluation=EvalCfg(every=10, episodes=128),
         tuned_on="success",
-    )
-
-
-def pa_rl() -> TrainCfg[PaRlCfg, FlowCfg]:
-    """Improve a policy from logged episodes of its own; give it `--dataset` and `--init-from`."""
-    return TrainCfg(
-        sim=SimCfg(SIM),
-        algo=PaRlCfg(),
-        policy=FlowCfg(),
-        # by what it ends with: earlier policies have cloned less of the choice
-        evaluation=EvalCfg(every=0, episodes=128),
-        checkpoint_every=4,
     )
 
 

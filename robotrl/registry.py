@@ -340,7 +340,6 @@ PRESETS = Table(
         "gym-ppo": "robotrl.configs.gymnasium:ppo",
         "gym-sac": "robotrl.configs.off_policy:gym_sac",
         "peg-insert-dagger": "robotrl.configs.peg_insert:dagger",
-        "peg-insert-pa-rl": "robotrl.configs.peg_insert:pa_rl",
         "peg-insert-reinflow": "robotrl.configs.peg_insert:reinflow",
         "peg-insert-dsrl": "robotrl.configs.steering:peg_insert_dsrl",
         "peg-insert-dsrl-na": "robotrl.configs.steering:peg_insert_dsrl_na",

@@ -216,8 +216,8 @@ def _check_capacity(ray: Any, cfg: ClusterCfg) -> None:
     if held < cfg.workers:
         listed = ", ".join(map(str, cpus[:8])) + (" and so on" if len(cpus) > 8 else "")
         raise ConfigError(
-            f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each: expected {held} or fewer, or other"
-            f" cluster.cpus; the cluster's nodes have {listed} CPUs"
+            f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each: expected {held} or fewer, other"
+            f" cluster.cpus, or the cluster.address of more nodes; this cluster's have {listed} CPUs"
         )
 
 

@@ -316,8 +316,8 @@ def step(self, actions, step=Walk.step):
 Walk.step = step
 try:
     train(config(checkpoint_every=1), path / "run")
-except RobotrlError:
-    time.sleep(1)  # torchrun asks this process to end meanwhile
+except RobotrlError as error:
+    os.write(2, str(error).encode())  # at once: torchrun asks this process to end as soon as it sees the other's end
     raise
 """
     done = launch(__name__, work, tmp_path)
