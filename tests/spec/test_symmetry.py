@@ -108,10 +108,12 @@ def recolored(plans: np.ndarray) -> np.ndarray:
     return out
 
 
-def episodes(plans: Callable[[np.ndarray], np.ndarray], symmetry: Symmetry, steps: int) -> Iterator[tuple[Any, Any]]:
+def episodes(
+    plans: Callable[[np.ndarray], np.ndarray], symmetry: Symmetry, steps: int, make: Callable[[], Any] = tabletop
+) -> Iterator[tuple[Any, Any]]:
     """What two sims show: the first, changed, and one that starts at changed states and is told changed actions."""
-    one, two = tabletop(), tabletop()
-    plan = two.task.plan
+    one, two = make(), make()
+    plan = two.core.task.plan
     two.core._starts = PlannedStarts(lambda ids: plans(plan(ids)), seed=0)
     expert, started = one.make_expert(seed=0), torch.ones(one.num_envs, dtype=torch.bool)
     shown, wanted = (sim.reset(seed=0, options={"state_ids": np.arange(one.num_envs)}) for sim in (two, one))
@@ -142,6 +144,45 @@ def test_in_the_mirror_the_tabletop_is_the_same() -> None:
         for camera in CAMERAS:
             apart = (wanted[f"image_{camera}"].int() - shown[f"image_{camera}"].int()).abs()
             assert apart.float().mean() < 0.1, camera
+
+
+POSE = [0, 3, 5, 7, 12]
+"""Columns of start states whose sign changes: yaw, roll and roll of the joints, and y and the quaternion's z of what
+comes next. The fingers, which start alike, are in no plan."""
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        ("peg-insert", POSE),
+        ("reach", POSE),
+        # block and pedestal; block, goal and obstacle
+        ("pick-place", [*POSE, 14]),
+        ("push", [*POSE, 14, 19, 21]),
+    ],
+)
+def test_in_the_mirror_the_arms_tasks_are_the_same(name: str, odd: list[int]) -> None:
+    """Whole episodes under the expert's actions, ends included."""
+
+    def make() -> Any:
+        return robotrl.make_sim(f"mujoco/{name}", num_envs=16, seed=0)
+
+    def plans(found: np.ndarray) -> np.ndarray:
+        out = found.copy()
+        out[:, odd] *= -1
+        return out
+
+    (mirror,) = make().symmetries["mirror"]
+    assert mirror.action.signs[:4] == (1.0, -1.0, 1.0, -1.0)
+    changes = torch.tensor(mirror.numbers["state"].signs) < 0
+    for wanted, shown in episodes(plans, mirror, 60, make):
+        assert torch.allclose(wanted["state"], shown["state"], rtol=0, atol=1e-6)
+        assert (shown["state"][:, changes].abs().amax(0) > 1e-3).sum() >= 5, "hardly anything changes its sign"
+
+
+def test_cameras_aside_take_the_mirror_of_an_arms_task_away() -> None:
+    assert set(robotrl.make_sim("mujoco/push", num_envs=1, seed=0, image=CAMERAS).symmetries) == {"mirror"}
+    assert not robotrl.make_sim("mujoco/push", num_envs=1, seed=0, image="flat_side").symmetries
 
 
 def test_with_other_colours_the_tabletop_is_the_same_but_for_shades() -> None:

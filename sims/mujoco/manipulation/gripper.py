@@ -6,6 +6,8 @@ gripped object, and only the servos' stiffness keeps it centred.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.task import TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import JOINTS
@@ -24,6 +26,8 @@ PAD_HALF_M = (0.011, 0.006, 0.02)
 PAD_FRICTION = 1.0
 
 FINGER_COLUMNS: tuple[Column, ...] = tuple((f"{name}_pos", "m", -0.02, OPEN_M + 0.02) for name in FINGERS)
+SWAPPED_FINGERS: Mapping[str, str] = {f"{FINGERS[i]}_pos": f"{FINGERS[1 - i]}_pos" for i in range(2)}
+"""Column of a finger to that of the other, whose place it takes in the mirror."""
 GRIPPER_ACTION: Column = ("finger_target", f"{OPEN_M / 2:g} m from half open", -1.0, 1.0)
 
 

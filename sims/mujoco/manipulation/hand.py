@@ -45,6 +45,17 @@ HAND_COLUMNS: tuple[Column, ...] = (*tip_columns("w"), *JOINT_COLUMNS)
 """Observation columns of `WorldHand`."""
 
 
+def odd_columns(frame: str) -> frozenset[str]:
+    """Columns of the hand and of its actions whose sign changes in the mirror of the arm's plane.
+
+    Args:
+        frame: suffix of the frame of the tip's pose, as of `tip_columns`.
+    """
+    tip = (f"tip_pos_y_{frame}", f"tip_yaw_sin_{frame}", f"tip_vel_y_{frame}", f"tool_axis_y_{frame}")
+    joints = ("shoulder_yaw_pos", "wrist_roll_pos", "flange_roll_pos")
+    return frozenset((*tip, "tip_yaw_rate_w", *joints, "tip_step_y_w", "tip_yaw_step_w"))
+
+
 def spec_of(columns: tuple[Column, ...]) -> Spec:
     """Build a one-dimensional spec from columns."""
     names, units, low, high = zip(*columns, strict=True)

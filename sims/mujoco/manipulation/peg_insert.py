@@ -15,9 +15,18 @@ from robotrl.errors import check_number
 from robotrl.fn.random import counter_rng
 from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.mirror import MirrorRule
 from robotrl.sims.mujoco.engine.task import Ids, Param, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, arm_mjcf, pointing_down
-from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, JOINT_COLUMNS, Hand, fold, spec_of, tip_columns
+from robotrl.sims.mujoco.manipulation.hand import (
+    HAND_ACTIONS,
+    JOINT_COLUMNS,
+    Hand,
+    fold,
+    odd_columns,
+    spec_of,
+    tip_columns,
+)
 from robotrl.sims.mujoco.manipulation.scene import QUARTER_TURN_RAD, ArmTask, parameters, upright
 from robotrl.sims.mujoco.render.views import AnyView, View
 
@@ -51,6 +60,7 @@ class PegInsert(ArmTask[Hand]):
         "top": View((1.02, 0.0, 1.05), (0.47, 0.0, 0.07), 36.0),
         **ARM_RASTERS,
     }
+    mirror = MirrorRule(odd_columns("hole") | {"hole_yaw_sin_w"})
 
     def __init__(self, reward: Literal["sparse", "shaped"], clearance_m: float, limit_s: float) -> None:
         super().__init__(reward, limit_s)

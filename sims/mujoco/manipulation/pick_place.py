@@ -14,18 +14,20 @@ from numpy.typing import NDArray
 from robotrl.fn.random import counter_rng
 from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.mirror import MirrorRule
 from robotrl.sims.mujoco.engine.task import Ids, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
 from robotrl.sims.mujoco.manipulation.gripper import (
     FINGER_COLUMNS,
     GRIPPER_ACTION,
     OPEN_M,
+    SWAPPED_FINGERS,
     TOOL_LENGTH_M,
     Gripper,
     gripper_actuators,
     gripper_mjcf,
 )
-from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, odd_columns, spec_of
 from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
 from robotrl.sims.mujoco.render.views import AnyView, View
 
@@ -74,6 +76,13 @@ class PickPlace(BlockTask):
         "top": View((0.95, 0.0, 1.15), (0.46, 0.0, 0.05), 38.0),
         **ARM_RASTERS,
     }
+    mirror = MirrorRule(
+        odd_columns("w")
+        | {
+            *("tip_to_block_y_w", "tip_to_block_yaw4_sin", "block_vel_y_w", "block_to_goal_y_w"),
+        },
+        SWAPPED_FINGERS,
+    )
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
         super().__init__(reward, limit_s)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from robotrl.fn.random import counter_rng
 from robotrl.sims.mujoco.engine.arrays import Array, ArrayNamespace
 from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.mirror import MirrorRule
 from robotrl.sims.mujoco.engine.task import Ids, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
-from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, odd_columns, spec_of
 from robotrl.sims.mujoco.manipulation.scene import MAT, QUARTER_TURN_RAD, BlockTask, scene_mjcf, upright
 from robotrl.sims.mujoco.render.views import AnyView, Raster, View
 
@@ -70,6 +71,13 @@ class Push(BlockTask):
         **ARM_RASTERS,
         "flat_front": Raster("front", (0.48, 0.0, 0.05), 0.62, tilt_deg=50.0),
     }
+    mirror = MirrorRule(
+        odd_columns("w")
+        | {
+            *("tip_to_block_y_w", "tip_to_block_yaw4_sin", "block_vel_y_w"),
+            *("block_to_goal_y_w", "block_to_goal_yaw4_sin", "block_to_obstacle_y_w"),
+        }
+    )
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
         super().__init__(reward, limit_s)

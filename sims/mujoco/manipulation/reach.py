@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from robotrl.fn.random import counter_rng
 from robotrl.sims.mujoco.engine.arrays import Array
 from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.mirror import MirrorRule
 from robotrl.sims.mujoco.engine.task import Ids, Param, TaskPhysics
 from robotrl.sims.mujoco.manipulation.arm import ARM_RASTERS, JOINTS, pointing_down
-from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, spec_of
+from robotrl.sims.mujoco.manipulation.hand import HAND_ACTIONS, HAND_COLUMNS, WorldHand, fold, odd_columns, spec_of
 from robotrl.sims.mujoco.manipulation.scene import ArmTask, parameters, scene_mjcf, upright
 from robotrl.sims.mujoco.render.views import AnyView, View
 
@@ -59,6 +60,7 @@ class Reach(ArmTask[WorldHand]):
         "top": View((1.02, 0.0, 1.05), (0.47, 0.0, 0.12), 40.0),
         **ARM_RASTERS,
     }
+    mirror = MirrorRule(odd_columns("w") | {"tip_to_goal_y_w", "tip_to_goal_yaw2_sin"})
 
     def __init__(self, reward: Literal["sparse", "shaped"], limit_s: float) -> None:
         super().__init__(reward, limit_s)

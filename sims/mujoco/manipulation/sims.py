@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.config import MujocoCfg
+from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.mirror import mirrored
 from robotrl.sims.mujoco.engine.servo import ServoCore, ServoSim
-from robotrl.sims.mujoco.engine.sim import ExpertSim
+from robotrl.sims.mujoco.engine.sim import ExpertFactory, ExpertSim
 from robotrl.sims.mujoco.manipulation import peg_insert, pick_place, press, push, push_captions, reach
 from robotrl.sims.mujoco.manipulation.peg_insert import PegInsert
 from robotrl.sims.mujoco.manipulation.peg_insert_expert import PegExpert
@@ -24,9 +28,50 @@ from robotrl.sims.mujoco.manipulation.reach import Reach
 from robotrl.sims.mujoco.manipulation.reach_expert import ReachExpert
 from robotrl.sims.mujoco.warp.servo import WarpServoSim
 from robotrl.sims.mujoco.warp.sim import MeasuredWarpSim
-from robotrl.spec import TrainDefaults
+from robotrl.spec import Spec, TrainDefaults
+from robotrl.spec.symmetry import Symmetry
 
+SidedTask = PegInsert | PickPlace | Push | Reach
+"""A task that is the same in the mirror of the arm's plane."""
 TRAIN_DEFAULTS = TrainDefaults({"sim.num_envs": 96, "algo.critic_warmup_env_steps": 15_360})
+
+
+class SideSymmetry:
+    """Symmetry "mirror" of an arm's sims on both engines, if all cameras in use are in the arm's plane."""
+
+    observation_spec: dict[str, Spec]
+    action_spec: Spec
+    sided_task: SidedTask
+
+    @property
+    def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
+        """See `HasSymmetries`."""
+        return mirrored(self.observation_spec, self.action_spec, self.sided_task)
+
+
+class ArmSim(ExpertSim, SideSymmetry):
+    """Sim of an arm on the native engine."""
+
+    def __init__(self, core: MujocoCore, expert: ExpertFactory) -> None:
+        super().__init__(core, expert)
+        task = core.task
+        assert isinstance(task, SidedTask)
+        self.sided_task = task
+
+
+class WarpArmSim(MeasuredWarpSim, SideSymmetry):
+    """Sim of an arm on MuJoCo Warp."""
+
+    def __init__(
+        self,
+        task: SidedTask,
+        num_envs: int,
+        seed: int,
+        device: torch.device,
+        randomization: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__(task, num_envs, seed, device, randomization)
+        self.sided_task = task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +86,7 @@ class PegInsertCfg(MujocoCfg):
     limit_s: float = peg_insert.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> ExpertSim | MeasuredWarpSim:
+    def build(self, num_envs: int, seed: int) -> ArmSim | WarpArmSim:
         """Build the batched sim.
 
         Args:
@@ -53,8 +98,8 @@ class PegInsertCfg(MujocoCfg):
         """
         task = PegInsert(self.reward, self.clearance_m, self.limit_s)
         if self.on_warp():
-            return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
-        return self.with_images(ExpertSim(self.core(task, num_envs, seed), PegExpert))
+            return self.warp_sim(WarpArmSim, task, num_envs, seed)
+        return self.with_images(ArmSim(self.core(task, num_envs, seed), PegExpert))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +112,7 @@ class PickPlaceCfg(MujocoCfg):
     limit_s: float = pick_place.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> ExpertSim | MeasuredWarpSim:
+    def build(self, num_envs: int, seed: int) -> ArmSim | WarpArmSim:
         """Build the batched sim.
 
         Args:
@@ -79,8 +124,8 @@ class PickPlaceCfg(MujocoCfg):
         """
         task = PickPlace(self.reward, self.limit_s)
         if self.on_warp():
-            return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
-        return self.with_images(ExpertSim(self.core(task, num_envs, seed), PickPlaceExpert))
+            return self.warp_sim(WarpArmSim, task, num_envs, seed)
+        return self.with_images(ArmSim(self.core(task, num_envs, seed), PickPlaceExpert))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +165,7 @@ class PushCfg(MujocoCfg):
     limit_s: float = push.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> PushSim | MeasuredWarpSim:
+    def build(self, num_envs: int, seed: int) -> PushSim | WarpArmSim:
         """Build the batched sim.
 
         Args:
@@ -132,11 +177,11 @@ class PushCfg(MujocoCfg):
         """
         task = Push(self.reward, self.limit_s)
         if self.on_warp():
-            return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
+            return self.warp_sim(WarpArmSim, task, num_envs, seed)
         return self.with_images(PushSim(self.core(task, num_envs, seed), PushExpert))
 
 
-class PushSim(ExpertSim):
+class PushSim(ArmSim):
     """Pushing sim with captions of its scenes."""
 
     caption_topics = push_captions.TOPICS
@@ -161,7 +206,7 @@ class ReachCfg(MujocoCfg):
     limit_s: float = reach.LIMIT_S
     """Time limit of an episode, 0.5 to 60 s."""
 
-    def build(self, num_envs: int, seed: int) -> ExpertSim | MeasuredWarpSim:
+    def build(self, num_envs: int, seed: int) -> ArmSim | WarpArmSim:
         """Build the batched sim.
 
         Args:
@@ -173,5 +218,5 @@ class ReachCfg(MujocoCfg):
         """
         task = Reach(self.reward, self.limit_s)
         if self.on_warp():
-            return self.warp_sim(MeasuredWarpSim, task, num_envs, seed)
-        return self.with_images(ExpertSim(self.core(task, num_envs, seed), ReachExpert))
+            return self.warp_sim(WarpArmSim, task, num_envs, seed)
+        return self.with_images(ArmSim(self.core(task, num_envs, seed), ReachExpert))

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from robotrl.sims.mujoco.engine.config import MujocoCfg
 from robotrl.sims.mujoco.engine.core import MujocoCore
+from robotrl.sims.mujoco.engine.mirror import mirrored
 from robotrl.sims.mujoco.engine.sim import ExpertFactory, ExpertSim
 from robotrl.sims.mujoco.tabletop import captions, layout
 from robotrl.sims.mujoco.tabletop.expert import TabletopExpert
 from robotrl.sims.mujoco.tabletop.language import VOCABULARY, Compositions, encode
-from robotrl.sims.mujoco.tabletop.symmetries import symmetries
+from robotrl.sims.mujoco.tabletop.symmetries import recolorings
 from robotrl.sims.mujoco.tabletop.task import LIMIT_S, Tabletop, instruction_text
 from robotrl.sims.mujoco.warp.sim import MeasuredWarpSim
 from robotrl.spec import INSTRUCTION, Spec
@@ -87,7 +88,9 @@ class TabletopFacts:
     @property
     def symmetries(self) -> Mapping[str, tuple[Symmetry, ...]]:
         """Symmetries "colours" and, if all cameras in use are orthographic and in the arm's plane, "mirror"."""
-        return symmetries(self.observation_spec, self.action_spec, self.tabletop.views)
+        return mirrored(self.observation_spec, self.action_spec, self.tabletop) | recolorings(
+            self.observation_spec, self.action_spec
+        )
 
 
 class WarpTabletopSim(MeasuredWarpSim, TabletopFacts):

@@ -44,6 +44,7 @@ from robotrl.sims.mujoco.tabletop.language import (
     chosen,
     encode,
 )
+from robotrl.sims.mujoco.tabletop.symmetries import MIRROR
 from robotrl.spec import INSTRUCTION, Spec
 
 Reals = NDArray[np.float64]
@@ -77,6 +78,7 @@ class Tabletop(ArmTask[WorldHand]):
         "flat_near": Raster("top", (0.48, 0.0, 0.0), 0.56),
         "flat_front": Raster("front", (0.46, 0.0, 0.05), 0.5, tilt_deg=50.0),
     }
+    mirror = MIRROR
 
     def __init__(
         self,
