@@ -318,8 +318,9 @@ def test_a_robot_waits_for_the_first_command_of_a_slow_servo(
 
 
 def slowed(source: Path, target: Path) -> Path:
-    """A bundle whose inference multiplies matrices for tens of milliseconds, longer than half a control period."""
-    return graphs.grows(Path(shutil.copytree(source, target)), power=1, chain=12, least=400)
+    """A bundle whose inference multiplies matrices for 30 ms, longer than half a control period."""
+    side = 400
+    return graphs.grows(Path(shutil.copytree(source, target)), 1, graphs.chain_for(0.03, side), side)
 
 
 @undisturbed

@@ -216,9 +216,10 @@ def test_an_inference_that_takes_too_long_is_cancelled(
     copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
 ) -> None:
     """Many operators, none of which takes long: it ends with the one that it is at."""
-    graphs.reseal(graphs.grows(copied, power=1, chain=300), without_ranges)
+    side = 300
+    graphs.reseal(graphs.grows(copied, 1, graphs.chain_for(1.5, side)), without_ranges)
     monkeypatch.setenv("CART_FAR_AT", "100")
-    monkeypatch.setenv("CART_FAR", "400")
+    monkeypatch.setenv("CART_FAR", str(100 + side))
     with pytest.warns(UserWarning, match="plausible"):
         bad = damped(
             copied, CART, tmp_path, "its observation was older than 0.2 s|an inference has not ended after", runtime

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import pickle
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,30 @@ from robotrl.improve.rounds import ImproveSettings, improve
 from robotrl.improve.state import read_state
 from robotrl.improve.target import policy_digest, read_target
 from robotrl.registry import METHODS, SIMS
-from robotrl.run.logs import ScalarLog
 from robotrl.run.policy_checkpoint import load_policy
 from tests.kits import walk_sim
 from tests.kits.improve_kit import SIM, SetStepMethod, mixed, walked, walker, write_control_log
 from tests.report.test_report import Page
 
 SMALL = {"algo.updates": 40, "algo.updates_per_iteration": 10, "algo.batch": 64, "checkpoint_every": 1}
+KILLED = """
+import os, pickle, signal, sys
+from robotrl.improve.rounds import improve
+from robotrl.registry import SIMS
+from robotrl.run.logs import ScalarLog
+from tests.kits.improve_kit import SIM
+
+SIMS._rows[SIM] = "tests.kits.walk_sim:make"
+
+def log(writer, step, scalars, log=ScalarLog.log):
+    log(writer, step, scalars)
+    if step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ScalarLog.log = log
+improve(pickle.load(open(sys.argv[1], "rb")))
+"""
+"""An improvement whose fit is killed as its second line is logged."""
 
 
 @pytest.fixture(autouse=True)
@@ -124,21 +143,11 @@ def test_a_killed_fit_goes_on_and_gives_the_same_policy(tmp_path):
     whole = settings(tmp_path, out=tmp_path / "whole", settings=SMALL)
     expected, _ = improve(whole)
     killed = whole._replace(out=tmp_path / "killed")
-    child = os.fork()
-    if child == 0:
-        log = ScalarLog.log
-
-        def killed_after(writer, step, scalars):
-            log(writer, step, scalars)
-            if step == 2:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        ScalarLog.log = killed_after
-        try:
-            improve(killed)
-        finally:
-            os._exit(1)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "the fit ended without a second line"
+    (tmp_path / "settings.pickle").write_bytes(pickle.dumps(killed))
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "settings.pickle")], capture_output=True, text=True
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
     assert len((killed.out / "round-1" / "fit" / "run" / "scalars.jsonl").read_text().splitlines()) == 2
     assert read_state(killed.out).stage == "fit"
     (killed.out / "round-1" / ".data.partial-0000").mkdir()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from robotrl.deploy.bundle import strict
@@ -99,6 +102,27 @@ def grows(bundle: Path, power: int, chain: int = 1, least: int = 0) -> Path:
         return [*made, helper.make_node("ReduceSum", [f"m{chain}"], ["zero"], keepdims=0)]
 
     return with_nodes(bundle, nodes, nothing=np.zeros((1, 1), np.float32), least=np.array([least]), **_CONSTANTS)
+
+
+def chain_for(seconds: float, side: int) -> int:
+    """Number of products of square matrices that take so long here, one after the other, on one thread."""
+    product = helper.make_graph(
+        [helper.make_node("MatMul", ["m", "m"], ["out"])],
+        "product",
+        [helper.make_tensor_value_info("m", TensorProto.FLOAT, [side, side])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, [side, side])],
+    )
+    model = helper.make_model(product, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    taken, matrix = [], {"m": np.zeros((side, side), np.float32)}
+    for _ in range(20):
+        begun = time.perf_counter()
+        session.run(None, matrix)
+        taken.append(time.perf_counter() - begun)
+    # the fastest: a busy core makes inference slower still
+    return math.ceil(seconds / min(taken))
 
 
 def endless(bundle: Path) -> Path:
