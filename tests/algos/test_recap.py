@@ -129,9 +129,7 @@ def test_the_losses_are_the_stated_ones(data: Path) -> None:
     out = loss(rows, context())
     policy: ConditionedPolicy = loss.policy
     ctx = policy.condition(policy.base.encode({"walk": rows["obs/walk"]}), rows["condition"])
-    wanted = flow_matching_loss(
-        policy.base, ctx, rows["chunk"], rows["valid"], rows["drawn/noise"], rows["drawn/t"]
-    )
+    wanted = flow_matching_loss(policy.base, ctx, rows["chunk"], rows["valid"], rows["drawn/noise"], rows["drawn/t"])
     assert out.loss.item() == pytest.approx(wanted.item(), rel=1e-6) and out.lr[1] is None
     kinds, counts = rows["condition"].unique(dim=0, return_counts=True)
     assert kinds.tolist() == [[0, 0], [0, 1], [1, 0]]

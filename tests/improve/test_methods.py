@@ -41,5 +41,5 @@ def test_recap_refuses_what_cannot_be_conditioned(tmp_path: Path) -> None:
     squashed = off.POLICY.build(kit.SPECS, kit.ACTION, kit.flow().transforms)
     with Run.create(tmp_path / "run", {"sim": {"name": SIM, "options": {}}}, seed=0, command=["x"]) as run:
         run.save({"policy": policy_tree(squashed)}, step=1, score=0.0)
-    with pytest.raises(CapabilityError, match=r"cannot be improved: policy SquashedPolicy cannot be conditioned"):
+    with pytest.raises(CapabilityError, match="cannot be improved: policy SquashedPolicy cannot be conditioned"):
         METHOD.check(tmp_path / "run")
