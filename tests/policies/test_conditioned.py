@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused() -> None:
         conditioned("flow", hidden=(0,))
     with raises_naming(ConfigError, "policy.horizon", 5, 3):
         conditioned("flow", horizon=5)
-    with pytest.raises(CapabilityError, match="policy.guidance is 2: expected 1"):
+    with pytest.raises(CapabilityError, match="guidance is 2: expected 1"):
         conditioned("gaussian", guidance=2.0)
     with pytest.raises(CapabilityError, match="SquashedPolicy cannot be conditioned"):
         conditioned("squashed")
