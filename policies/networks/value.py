@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from robotrl.fn.returns.two_hot import expected_value
 from robotrl.policies.networks.mlp import Activation, Mlp, Transforms, flat_width
 from robotrl.spec import Spec
 from robotrl.transforms import Transform
@@ -28,6 +29,40 @@ class ValueNet(nn.Module):
     def forward(self, ctx: Tensor) -> Tensor:
         """Values (B,) of contexts (B, D)."""
         return self.net(ctx).squeeze(-1)
+
+
+class CategoricalValueNet(nn.Module):
+    """An MLP from a context to the probabilities of a state value's bins; see `robotrl.fn.returns.two_hot`.
+
+    Args:
+        context_width: D of the context.
+        bins: K.
+        low: center of the first bin.
+        high: center of the last bin.
+        hidden: widths of the hidden layers.
+        activation: between the layers.
+    """
+
+    def __init__(
+        self,
+        context_width: int,
+        bins: int,
+        low: float,
+        high: float,
+        hidden: Sequence[int] = (256, 256),
+        activation: Activation = "silu",
+    ) -> None:
+        super().__init__()
+        self.low, self.high = low, high
+        self.net = Mlp(context_width, hidden, bins, 0.1, activation)
+
+    def forward(self, ctx: Tensor) -> Tensor:
+        """Logits (B, K) of contexts (B, D)."""
+        return self.net(ctx)
+
+    def mean(self, ctx: Tensor) -> Tensor:
+        """Values (B,) of contexts (B, D)."""
+        return expected_value(self(ctx), self.low, self.high)
 
 
 class Critic(nn.Module):

@@ -15,12 +15,13 @@ from robotrl.datasets.merging import stated_specs
 from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.errors import DataError, short
 from robotrl.improve.control_logs import CUT, RATE_TOLERANCE, name_faults
-from robotrl.improve.logged import LogBook, LogFault, OwnEpisode, spans_mask
+from robotrl.improve.logged import LogBook, LogFault, OwnEpisode
 from robotrl.improve.target import Target
+from robotrl.labels.corrections import CORRECTIONS, spans_mask
 
-CORRECTIONS, INTERVENED, FAULT, ORIGIN = "corrections", "intervened", "fault", "origin"
-"""Columns of the episodes table: frames of a person's corrections ("12-30 44-51"), whether a person took over, whether
-a fault ended the episode, and the log that it comes from."""
+INTERVENED, FAULT, ORIGIN = "intervened", "fault", "origin"
+"""Columns of the episodes table: whether a person took over, whether a fault ended the episode, and the log that it
+comes from."""
 
 
 def read_dataset_log(path: Path, target: Target) -> LogBook:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -24,7 +23,6 @@ FaultKind = Literal[
     "contradicted success",
 ]
 """Kinds of faults of logs; each of them leads to no change."""
-SPAN = re.compile(r"([0-9]{1,9})-([0-9]{1,9})", re.ASCII)
 
 
 class LogFault(NamedTuple):
@@ -78,25 +76,3 @@ def joined(books: Sequence[LogBook]) -> LogBook:
         tuple(fault for book in books for fault in book.faults),
         frozenset(name for book in books for name in book.bundles),
     )
-
-
-def spans_text(person: NDArray[np.bool_]) -> str:
-    """Frames of a person's corrections as text, ends included: "12-30 44-51"; empty if there are none."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], person, [False]]).astype(np.int8)))
-    return " ".join(f"{first}-{end - 1}" for first, end in edges.reshape(-1, 2).tolist())
-
-
-def spans_mask(text: str, length: int) -> NDArray[np.bool_]:
-    """Inverse of `spans_text`, (length,).
-
-    Raises:
-        ValueError: it is no such text, or names frames that the episode does not have.
-    """
-    out = np.zeros(length, np.bool_)
-    for word in text.split():
-        match = SPAN.fullmatch(word)
-        first, last = (int(match[1]), int(match[2])) if match else (1, 0)
-        if not first <= last < length:
-            raise ValueError(f"{word!r}: expected FIRST-LAST, two frames from 0 to {length - 1}")
-        out[first : last + 1] = True
-    return out

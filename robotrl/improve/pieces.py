@@ -14,13 +14,11 @@ import robotrl
 from robotrl.datasets.layout import ACTION, observation_key
 from robotrl.datasets.reader import Dataset, read_dataset
 from robotrl.datasets.writer import DatasetWriter
-from robotrl.improve.dataset_logs import CORRECTIONS, ORIGIN
-from robotrl.improve.logged import OwnEpisode, spans_text
+from robotrl.improve.dataset_logs import ORIGIN
+from robotrl.improve.logged import OwnEpisode
 from robotrl.improve.target import Target
+from robotrl.labels.corrections import CORRECTIONS, PERSON, spans_text
 from robotrl.rollout.demos import integer_rate_hz, plain_name
-
-PERSON = "person_frames"
-"""Column of the episodes table: number of first frames that a person acted in."""
 
 
 class LabeledPiece(NamedTuple):

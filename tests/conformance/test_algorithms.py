@@ -157,6 +157,9 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "qc": offline("qc", off.QC, kit.FLOW),
     "rad2": lambda data: AlgorithmCase("rad2", driving.CFG, driving.sim, driving.RANKED, driving.planner),
     "reinflow": on_policy("reinflow", kit.REINFLOW, kit.flow),
+    "recap": lambda data: AlgorithmCase(
+        "recap", off.RECAP, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks, 2
+    ),
     "reflex": lambda data: AlgorithmCase("reflex", reflexes.CFG, reflexes.press, reflexes.GUARDED, on_press),
     "rlpd": lambda data: AlgorithmCase(
         "rlpd", off.RLPD, lambda: Walk(off.ENVS), off.POLICY, None, data.random_walks, 3

@@ -38,12 +38,14 @@ from tests.kits.policy_kit import (
 from tests.kits.refusals import raises_naming
 
 NOT_CLONED = ("-one-step", "-one-action", "-levels")
+NOT_CLONED_ALONE = ("best-of", "categorical", "conditioned", "reranked", "path-speed", "recurrent")
+"""Kinds that a learner trains otherwise than by a cloning loss of their own."""
 
 
 def case_of(name: str) -> PolicyCase:
     # steps of the larger networks take longer, and get farther
     updates = 200 if name == "diffusion-unet" else 130 if name.endswith(("-unet", "-transformer")) else 300
-    if name.endswith(NOT_CLONED) or name.startswith(("best-of", "categorical", "reranked", "path-speed", "recurrent")):
+    if name.endswith(NOT_CLONED) or name.startswith(NOT_CLONED_ALONE):
         updates = 0
     if "attention" in name:
         # it reads no absent row, and of a mask only whether it is 0; see tests/policies/test_scene_encoder.py
@@ -83,7 +85,8 @@ def test_a_context_begins_with_normalised_vectors_in_the_order_of_the_spec(name:
     expected = numpy_backend(TRANSFORMS.inputs)({key: value.numpy() for key, value in obs.items()})
     ctx = policy.encode({key: obs[key] for key in reversed(obs)})
     assert np.allclose(ctx[:, :5].numpy(), np.concatenate([expected["joints"], expected["tip"]], 1), atol=1e-6)
-    assert ctx.shape[1] == policy.context_width
+    # a condition stands behind the part that critics read
+    assert ctx.shape[1] == policy.context_width + (2 if name.startswith("conditioned") else 0)
     assert ctx.dtype == torch.float32
 
 

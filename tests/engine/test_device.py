@@ -119,6 +119,9 @@ ROWS = {
     "pa-rl": Row(
         replace(off.PA_RL, critic_updates=6, updates=6, updates_per_iteration=3), kit.flow, None, off.write_random_walks
     ),
+    "recap": Row(
+        replace(off.RECAP, value_updates=6, updates=6, updates_per_iteration=3), kit.flow, None, off.write_random_walks
+    ),
     "qc": Row(replace(off.QC, updates=0, env_steps=96, warmup=32), kit.flow),
     "td3-bc": Row(replace(off.TD3_BC, updates=9, updates_per_iteration=3), None, off.CHUNKS, off.write_random_walks),
     "dagger": Row(replace(DAGGER, iterations=2, updates=3), None, kit.GAUSSIAN, sim=lambda: Taught(8)),

@@ -13,10 +13,10 @@ from robotrl.errors import ConfigError, DataError
 from robotrl.improve.control_logs import CUT, GAPS, marks_path, read_control_log
 from robotrl.improve.dataset_logs import contradiction, read_dataset_log
 from robotrl.improve.gather import gather
-from robotrl.improve.logged import spans_mask, spans_text
 from robotrl.improve.outcomes import check_outcomes
 from robotrl.improve.pieces import write_episodes
 from robotrl.improve.target import Target, policy_digest, read_target
+from robotrl.labels.corrections import spans_mask, spans_text
 from robotrl.registry import SIMS
 from tests.kits import walk_sim
 from tests.kits.improve_kit import HEADER, SIM, mixed, walked, walker, write_control_log

@@ -13,6 +13,7 @@ from robotrl.algos.fql import FqlCfg
 from robotrl.algos.iql import IqlCfg
 from robotrl.algos.pa_rl import PaRlCfg
 from robotrl.algos.qc import QcCfg
+from robotrl.algos.recap import RecapCfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.algos.td3_bc import Td3BcCfg
@@ -111,6 +112,20 @@ QC = QcCfg(
     gamma=0.9,
     tau=0.02,
     critic_hidden=(32, 32),
+    engine="eager",
+)
+RECAP = RecapCfg(
+    value_updates=20,
+    updates=30,
+    updates_per_iteration=10,
+    batch=32,
+    advantage_steps=2,
+    condition_hidden=(16,),
+    bins=21,
+    value_hidden=(32, 32),
+    value_lr=3e-3,
+    # a value of so few updates is no good
+    least_rank=-1.0,
     engine="eager",
 )
 TD3_BC = Td3BcCfg(

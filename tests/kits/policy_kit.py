@@ -11,6 +11,7 @@ from torch import Tensor
 from robotrl.policies.best_of import BestOfCfg
 from robotrl.policies.beta import BetaCfg
 from robotrl.policies.categorical import CategoricalCfg
+from robotrl.policies.conditioned import ConditionedCfg
 from robotrl.policies.diffusion import DiffusionCfg
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.gaussian import GaussianCfg
@@ -85,6 +86,9 @@ CFGS: dict[str, Any] = {
     "reranked": RerankedCfg(candidates=4, width=16, rounds=1),
     "reranked-attention-set": RerankedCfg(candidates=3, width=16),
     "best-of": BestOfCfg(candidates=4, num_critics=2, critic_hidden=(16,)),
+    "conditioned-gaussian": ConditionedCfg(hidden=(16,)),
+    "conditioned-flow": ConditionedCfg(hidden=(16,), guidance=1.5),
+    "conditioned-diffusion": ConditionedCfg(hidden=(16,)),
     "path-speed": PathSpeedCfg(hidden=(32, 32), modes=3, points=4),
     "path-speed-apart": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, aligned=False),
     "path-speed-set": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, set_features=8),
@@ -113,6 +117,8 @@ def build_policy(name: str) -> Any:
         return cfg.build(specs, CHOICE_SPEC, TransformGroup(TRANSFORMS.inputs))
     if name.startswith("best-of"):
         return cfg.build(build_policy(name.replace("best-of", "flow")))
+    if name.startswith("conditioned-"):
+        return cfg.build(build_policy(name.removeprefix("conditioned-")))
     if name.startswith("reranked"):
         return cfg.build(build_policy(name.replace("reranked", "flow")))
     return cfg.build(specs, ACTION_SPEC, TRANSFORMS)

@@ -17,7 +17,7 @@ from layout import folder_of, setuptools_config
 
 BASE = {"errors", "spec", "transforms", "registry", "removed_presets"}
 ROLLOUT = BASE | {"utils", "fn", "datasets", "replay", "rollout"}
-LEARN = ROLLOUT | {"config", "peft", "run"}
+LEARN = ROLLOUT | {"config", "peft", "run", "labels"}
 ALL = LEARN | {"policies", "engine", "learners", "algos", "rewards", "interventions", "importers", "api", "sims"}
 ALL |= {"cluster", "deploy", "report", "training", "memory_estimate", "composition", "testing", "traffic"}
 ALL |= {"jobs", "sweeps", "improve"}
@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "fn": BASE,
     "datasets": BASE | {"utils", "fn"},
     "replay": BASE | {"utils", "fn", "datasets"},
+    "labels": BASE | {"utils", "fn", "datasets"},
     "rollout": ROLLOUT | {"sims.wrapper"},
     # a person at a device records demonstrations
     "rollout.driven": ROLLOUT | {"interventions"},

@@ -37,8 +37,8 @@ class Args:
     logs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR ...")] = ()
     """Control logs of robotrl deploy --log, datasets, and folders of these."""
     method: str = "pa-rl"
-    """Method of the fit: "pa-rl" clones the choice of a critic among the policy's own samples; "successes" clones the
-    successful episodes."""
+    """Method of the fit: "pa-rl" clones the choice of a critic among the policy's own samples; "recap" clones all
+    episodes, with the advantage of each action as an input; "successes" clones the successful episodes."""
     rounds: int = 1
     """Number of rounds. Each one after the first begins with new episodes of the policy, as the next option says."""
     collect_episodes: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from robotrl.datasets.agreement.flags import flags
 from robotrl.datasets.reader import Dataset
 from robotrl.errors import ConfigError
 from robotrl.fn.evidence.critic_quality import held_out
+from robotrl.labels.corrections import person_frames
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Setup
 from robotrl.policies.reach import reach_of
@@ -35,6 +37,12 @@ class Logs(NamedTuple):
     """(E,) outcomes; None if they are unknown."""
     held_out: NDArray[np.bool_]
     """(E,) True for the episodes that the critic does not learn from; never a demonstration."""
+    demonstrated: NDArray[np.bool_]
+    """(E,) True for demonstrations."""
+    person: NDArray[np.bool_]
+    """(F,) True for frames in which a person corrected the policy."""
+    tasks: NDArray[np.int64]
+    """(E,) number of each episode's task."""
 
     def frames(self, held: bool) -> torch.Tensor:
         """Frames (M,) int64 of the episodes that are held out, or of the others, in order."""
@@ -92,7 +100,15 @@ def read_logs(cfg: Any, setup: Setup, policy: Any, sim: VecSim) -> Logs:
             for dataset, found in zip(datasets, outcomes, strict=True)
         ]
         success = np.concatenate(filled)
-    logs = Logs(replay, np.concatenate([[0], np.cumsum(lengths)]), success, held)
+    logs = Logs(
+        replay,
+        np.concatenate([[0], np.cumsum(lengths)]),
+        success,
+        held,
+        demonstrated=np.arange(len(lengths)) >= datasets[0].num_episodes,
+        person=np.concatenate([person_frames(dataset) for dataset in datasets]),
+        tasks=_tasks(datasets),
+    )
     if cfg.rewards == "success":
         logs.reward_successes()
     rewards = replay.view(replay.indices(), 1, 1.0).reward
@@ -103,6 +119,16 @@ def read_logs(cfg: Any, setup: Setup, policy: Any, sim: VecSim) -> Logs:
             " algo.rewards success"
         )
     return logs
+
+
+def _tasks(datasets: Sequence[Dataset]) -> NDArray[np.int64]:
+    """Number (E,) of the task of each episode: equal texts have equal numbers."""
+    texts = [
+        dataset.tasks[task]
+        for dataset in datasets
+        for task in dataset.frames("task_index")[dataset.offsets[:-1]].tolist()
+    ]
+    return np.unique(texts, return_inverse=True)[1].astype(np.int64)
 
 
 def _outcomes(dataset: Dataset) -> NDArray[np.bool_] | None:

@@ -1,0 +1,1 @@
+"""Labels per frame of a dataset, stored beside it."""
