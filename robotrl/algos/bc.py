@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,7 +32,7 @@ from robotrl.errors import (
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import warmed_cosine
-from robotrl.labels.sidecar import labels_path, read_label
+from robotrl.labels.sidecar import read_label
 from robotrl.learners.augmentation import Symmetric, changes_of
 from robotrl.learners.auxiliary_targets import hidden_numbers
 from robotrl.learners.dataset import read_for
@@ -50,6 +50,7 @@ from robotrl.spec import (
     TrainDefaults,
     committed_steps,
     is_picture,
+    reads,
     visible,
     without_committed,
 )
@@ -91,9 +92,9 @@ class BcCfg(LearnerCfg):
     """Dataset columns with other names than the policy's observations, "action" or "next.reward", as "key=column", e.g.
     "image_flat_near=observation.images.front"; "action=arm+gripper" concatenates two columns. The only image column is
     matched to the only camera without this setting; see docs/datasets.md."""
-    labels: str | None = None
-    """Name of labels beside the dataset (DATASET.labels/NAME.parquet), e.g. of a RECAP run: chunks that begin at a
-    frame whose label `keep` is False are not cloned. None: all are."""
+    labels: str | None = field(default=None, metadata=reads("file"))
+    """File of labels beside the dataset, DATASET.labels/NAME.parquet, e.g. of a RECAP run: chunks that begin at a frame
+    whose label `keep` is False are not cloned. None: all are."""
     image_shift: int = PAD
     """Largest random shift of images, pixels (augmentation). 0: none."""
     symmetries: tuple[str, ...] = ()
@@ -228,7 +229,7 @@ class BcLearner(Learner):
         data = {f"obs/{key}": torch.from_numpy(x) for key, x in chunks.obs.items()}
         data |= {"chunk": torch.from_numpy(chunks.chunks), "valid": torch.from_numpy(chunks.valid)}
         if cfg.labels is not None:
-            keep = _kept(setup.dataset, cfg.labels, dataset.num_frames)
+            keep = _kept(Path(cfg.labels), setup.dataset, dataset.num_frames)
             data = {name: x[keep] for name, x in data.items()}
         symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
         self._demonstrated = self._keep(Frames.of(data, symmetric))
@@ -331,16 +332,16 @@ def _check_cache(cfg: BcCfg, cache: Cache) -> None:
             )
 
 
-def _kept(dataset: Path, labels: str, frames: int) -> Tensor:
+def _kept(labels: Path, dataset: Path, frames: int) -> Tensor:
     """Frames (K,) int64 of a dataset whose label `keep` is True.
 
     Raises:
         ConfigError: there is no such label.
         DataError: see `read_label`; or no frame is kept.
     """
-    keep = read_label(dataset, labels, "keep", frames)
+    keep = read_label(labels, "keep", dataset, frames)
     if not keep.any():
-        raise DataError(f"labels {labels_path(dataset, labels)} keep none of {frames} frames: expected some to clone")
+        raise DataError(f"labels {labels} keep none of {frames} frames: expected some to clone")
     return torch.from_numpy(keep).nonzero()[:, 0]
 
 
@@ -358,8 +359,6 @@ def _check(cfg: BcCfg) -> None:
     for name, value in (("lr", cfg.lr), ("max_grad_norm", cfg.max_grad_norm)):
         check_positive(f"algo.{name}", value)
     check_decay("algo.ema", cfg.ema)
-    if cfg.labels is not None:
-        labels_path("dataset", cfg.labels)
     if cfg.warmup < 0:
         raise out_of_range("algo.warmup", cfg.warmup, "0 or more updates")
     if cfg.image_shift < 0:

@@ -96,20 +96,18 @@ def write_labels(dataset: Path | str, name: str, columns: Mapping[str, NDArray[A
     return path
 
 
-def read_labels(dataset: Path | str, name: str, frames: int) -> FrameLabels:
+def read_labels(path: Path, dataset: Path | str, frames: int) -> FrameLabels:
     """Read the labels of a dataset.
 
     Args:
+        path: their file, of `labels_path`.
         dataset: the dataset's directory.
-        name: name of the labels.
         frames: F, number of the dataset's frames.
 
     Raises:
-        ConfigError: the name is none.
         DataError: there are no such labels, the file is damaged, rows are missing, or the dataset has changed since;
             the error then names both digests.
     """
-    path = labels_path(dataset, name)
     if not path.is_file():
         raise _absent(path, dataset)
     table, header = _read(path)
@@ -128,16 +126,16 @@ def read_labels(dataset: Path | str, name: str, frames: int) -> FrameLabels:
     return FrameLabels(columns, header["dataset"], header["maker"], header["digest"])
 
 
-def read_label(dataset: Path | str, name: str, label: str, frames: int) -> NDArray[Any]:
+def read_label(path: Path, label: str, dataset: Path | str, frames: int) -> NDArray[Any]:
     """Read one label (F,) of a dataset's frames; see `read_labels`.
 
     Raises:
         ConfigError: the file has no such label; the nearest one is named.
         DataError: see `read_labels`.
     """
-    columns = read_labels(dataset, name, frames).columns
+    columns = read_labels(path, dataset, frames).columns
     if label not in columns:
-        raise unknown(f"label of {labels_path(dataset, name)}", label, columns)
+        raise unknown(f"label of {path}", label, columns)
     return columns[label]
 
 
@@ -157,9 +155,10 @@ def _read(path: Path) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def _absent(path: Path, dataset: Path | str) -> DataError:
-    there = sorted(one.stem for one in path.parent.glob("*.parquet"))
-    some = f"it has {', '.join(there)}" if there else "it has none (make some: algo recap with algo.labels)"
-    return DataError(f"dataset {dataset} has no labels {path.stem!r}: {some}")
+    place = labels_path(dataset, "any").parent
+    there = ", ".join(str(one) for one in sorted(place.glob("*.parquet")))
+    some = f"it has {there}" if there else "it has none (algo recap makes some, with algo.labels)"
+    return DataError(f"there are no labels {path} of dataset {dataset}: {some}")
 
 
 def _dtype(label: str) -> type[np.generic]:

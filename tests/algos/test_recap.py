@@ -22,7 +22,7 @@ from robotrl.errors import CapabilityError, ConfigError, DataError
 from robotrl.fn.bc_loss import flow_matching_loss
 from robotrl.fn.progress.metrics import separation
 from robotrl.fn.returns.two_hot import two_hot_loss
-from robotrl.labels.sidecar import read_label, read_labels
+from robotrl.labels.sidecar import labels_path, read_label, read_labels
 from robotrl.policies.conditioned import ConditionedPolicy
 from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import GOAL
@@ -218,10 +218,10 @@ def test_planted_mistakes_are_found_and_not_cloned(tmp_path: Path) -> None:
     learner = cfg.build(off.setup(None, path, kit.flow())._replace(accept_data=True))
     off.run(learner, learner.iterations)
     count = read_dataset(path).num_frames
-    found = read_labels(path, "mine", count)
+    found = read_labels(labels_path(path, "mine"), path, count)
     assert set(found.columns) == {"return_to_go", "progress", "advantage", "positive", "keep"}
     assert found.maker["algorithm"] == "recap" and found.maker["settings"]["keep_delta"] == 0.05
-    bad, keep = np.array(planted), read_label(path, "mine", "keep", count)
+    bad, keep = np.array(planted), read_label(labels_path(path, "mine"), "keep", path, count)
     progress = found.columns["progress"]
     ends = np.cumsum([len(one[0]) for one in episodes]) - 1
     later = np.minimum(np.arange(count) + 1, np.repeat(ends, np.diff(np.r_[0, ends + 1])))
@@ -229,7 +229,7 @@ def test_planted_mistakes_are_found_and_not_cloned(tmp_path: Path) -> None:
     assert separation(lost[bad], lost[~bad]) >= 0.9
     assert (~keep)[bad].mean() > 0.6 and (~keep)[~bad].mean() < 0.05
 
-    clone = BcCfg(updates=2, updates_per_iteration=2, batch=8, labels="mine")
+    clone = BcCfg(updates=2, updates_per_iteration=2, batch=8, labels=str(labels_path(path, "mine")))
     plain = replace(clone, labels=None)
     sizes = [
         len(one.build(off.setup(kit.FLOW, path)._replace(accept_data=True))._demonstrated.arrays["chunk"])
@@ -245,8 +245,8 @@ def test_what_cannot_work_is_refused(data: Path, tmp_path: Path) -> None:
         CFG.build(off.setup(None, None, kit.flow()))
     with pytest.raises(CapabilityError, match="SquashedPolicy cannot be conditioned"):
         CFG.build(off.setup(None, data, off.POLICY.build(kit.SPECS, kit.ACTION, kit.flow().transforms)))
-    with pytest.raises(DataError, match="has no labels 'mine'"):
-        BcCfg(labels="mine").build(off.setup(kit.FLOW, data))
+    with pytest.raises(DataError, match=r"there are no labels mine\.parquet"):
+        BcCfg(labels="mine.parquet").build(off.setup(kit.FLOW, data))
     for field, value, expected in (
         ("value_updates", 0, 1),
         ("updates", -1, 0),
