@@ -158,6 +158,9 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "rad2": lambda data: AlgorithmCase("rad2", driving.CFG, driving.sim, driving.RANKED, driving.planner),
     "reinflow": on_policy("reinflow", kit.REINFLOW, kit.flow),
     "reflex": lambda data: AlgorithmCase("reflex", reflexes.CFG, reflexes.press, reflexes.GUARDED, on_press),
+    "residual": lambda data: AlgorithmCase(
+        "residual", off.RESIDUAL, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks
+    ),
     "rlpd": lambda data: AlgorithmCase(
         "rlpd", off.RLPD, lambda: Walk(off.ENVS), off.POLICY, None, data.random_walks, 3
     ),

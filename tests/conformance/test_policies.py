@@ -38,12 +38,13 @@ from tests.kits.policy_kit import (
 from tests.kits.refusals import raises_naming
 
 NOT_CLONED = ("-one-step", "-one-action", "-levels")
+NO_CLONES = ("best-of", "categorical", "path-speed", "recurrent", "reranked", "residual")
 
 
 def case_of(name: str) -> PolicyCase:
     # steps of the larger networks take longer, and get farther
     updates = 200 if name == "diffusion-unet" else 130 if name.endswith(("-unet", "-transformer")) else 300
-    if name.endswith(NOT_CLONED) or name.startswith(("best-of", "categorical", "reranked", "path-speed", "recurrent")):
+    if name.endswith(NOT_CLONED) or name.startswith(NO_CLONES):
         updates = 0
     if "attention" in name:
         # it reads no absent row, and of a mask only whether it is 0; see tests/policies/test_scene_encoder.py
