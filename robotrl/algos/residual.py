@@ -38,7 +38,7 @@ from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults, reads
 
 Target = Literal["mean", "best"]
 """Value of the next state: of a random sample of the policy, or of its best."""
-Climb = Literal["rollouts", "all"]
+ActorRows = Literal["rollouts", "all"]
 """Rows in whose states the residual climbs the critics."""
 
 # losses
@@ -59,19 +59,19 @@ def held(value: Tensor, base_value: Tensor, shortfall: Tensor, slack: float) -> 
     return 1 - ((value > base_value) & (shortfall[:, None] > slack)).to(value.dtype)
 
 
-def residual_loss(value: Tensor, change: Tensor, mask: Tensor, climbs: Tensor, penalty: float) -> Tensor:
+def residual_loss(value: Tensor, change: Tensor, mask: Tensor, counts: Tensor, penalty: float) -> Tensor:
     """Climb the critics and stay near the base: -Q / mean |Q|, of some rows, plus penalty m |r|^2, of all rows.
 
     Args:
         value: (M, n) of the corrected chunks, differentiable.
         change: (M, n, H, A) the residual's part of them.
         mask: (M, n) m.
-        climbs: (M,) 1 for rows whose value counts, else 0.
+        counts: (M,) 1 for rows whose value counts, else 0.
         penalty: weight of the mean square over all elements.
     """
-    rows = climbs.sum().clamp(min=1)
-    scale = ((value.detach().abs().mean(1) * climbs).sum() / rows).clamp(min=1e-6)
-    climbed = (value.mean(1) * climbs).sum() / rows / scale
+    rows = counts.sum().clamp(min=1)
+    scale = ((value.detach().abs().mean(1) * counts).sum() / rows).clamp(min=1e-6)
+    climbed = (value.mean(1) * counts).sum() / rows / scale
     return penalty * (mask * change.square().mean((-2, -1))).mean() - climbed
 
 
@@ -116,7 +116,7 @@ class ResidualLoss(OffPolicyLoss):
             of_base = value(rows, learned.executed(base)).unflatten(0, shape)
             shortfall = bootstrap(batch["reward"], batch["discount"], next_value) - value(ctx, executed)
             mask = held(of_chunk, of_base, shortfall, cfg.slack)
-        actor_loss = residual_loss(of_chunk, change.unflatten(0, shape), mask, batch["climbs"], cfg.penalty)
+        actor_loss = residual_loss(of_chunk, change.unflatten(0, shape), mask, batch["actor_rows"], cfg.penalty)
         info |= {
             "actor_loss": actor_loss,
             "residual": change.abs().mean(),
@@ -181,9 +181,9 @@ class ResidualLearner(DatasetLearner):
     def more_rows(self, transitions: Transitions) -> dict[str, Tensor]:
         """See `DatasetLearner.more_rows`: which rows climb, and returns to go for Cal-QL."""
         own = transitions.source != SOURCES.index("demo")
-        climbs = own if self.cfg.climb == "rollouts" else torch.ones_like(own)
+        counts = own if self.cfg.actor_rows == "rollouts" else torch.ones_like(own)
         returns = {} if self._returns is None else self._returns.rows(transitions)
-        return {"climbs": climbs.float()} | returns
+        return {"actor_rows": counts.float()} | returns
 
     def learn(self, updates: int) -> dict[str, float]:
         """See `DatasetLearner.learn`; the averages act from then on."""
@@ -206,7 +206,7 @@ class ResidualCfg(LearnerCfg):
 
     updates: int = 0
     """Number of offline updates, on the dataset only; 0 to learn online from the start. Of demonstrations they train
-    the critics alone, see `climb`."""
+    the critics alone, see `actor_rows`."""
     updates_per_iteration: int = 500
     """Offline: updates between two log lines."""
     env_steps: int = 100_000
@@ -239,7 +239,7 @@ class ResidualCfg(LearnerCfg):
     """Activation of the residual."""
     noises: int = 16
     """Samples of the frozen policy in each state of an update."""
-    climb: Climb = "rollouts"
+    actor_rows: ActorRows = "rollouts"
     """Rows in whose states the residual climbs the critics: of the policy's own steps, or of the dataset, too. Of a
     dataset of the policy's own episodes, offline, take "all"."""
     penalty: float = 10.0
@@ -308,7 +308,7 @@ class ResidualCfg(LearnerCfg):
                 raise out_of_range(f"algo.{name}", getattr(self, name), "0 or more, below 1")
         for name, choices in (
             ("target", Target),
-            ("climb", Climb),
+            ("actor_rows", ActorRows),
             ("residual_input", ResidualInput),
             ("activation", Activation),
         ):

@@ -109,20 +109,20 @@ def test_it_finds_the_optimum_of_known_critics(base: Any) -> None:
     draw = torch.Generator().manual_seed(0)
     shape = policy._sampler.noise_shape
 
-    def rows(climbs: float) -> dict[str, torch.Tensor]:
+    def rows(counts: float) -> dict[str, torch.Tensor]:
         obs = torch.randn((32, 2), generator=draw)
         noises = {name: torch.randn((32, 2, *shape), generator=draw) for name in ("noise", "next_noise")}
         zeros = torch.zeros(32)
         return {"obs/walk": obs, "next_obs/walk": obs, "chunk": torch.zeros(32, *shape), **noises} | {
             "reward": zeros,
             "discount": zeros,
-            "climbs": zeros + climbs,
+            "actor_rows": zeros + counts,
         }
 
-    def train(climbs: float, updates: int) -> float:
+    def train(counts: float, updates: int) -> float:
         for _ in range(updates):
             adam.zero_grad()
-            out = loss(rows(climbs), Context({}, {}, ""))
+            out = loss(rows(counts), Context({}, {}, ""))
             out.loss.backward()
             adam.step()
         with torch.no_grad():
@@ -148,8 +148,8 @@ def test_offline_only_the_critics_learn_and_online_the_residual(data: Path) -> N
     assert all(torch.equal(x, y) for x, y in zip(learner.policy.base.parameters(), base.parameters(), strict=True))
     # 16 updates on, a tenth is left
     assert learner.updates - CFG.updates >= CFG.demo_decay and learner.online_share() == pytest.approx(0.9)
-    climbs = learner._draw(1)["climbs"]
-    assert climbs.sum() == round(0.9 * CFG.batch) and not climbs[: CFG.batch - int(climbs.sum())].any()
+    counts = learner._draw(1)["actor_rows"]
+    assert counts.sum() == round(0.9 * CFG.batch) and not counts[: CFG.batch - int(counts.sum())].any()
     average = average_of(learner)
     trained = {n: x for n, x in learner.policy.named_parameters() if not n.startswith("base.")}
     assert all(torch.equal(x, average[f"learned.{name}"]) for name, x in trained.items())
@@ -167,14 +167,14 @@ def test_no_share_for_the_demonstrations_drops_them(data: Path) -> None:
     cfg = replace(CFG, updates=0, demo_share=0.0, demo_share_end=0.0)
     learner = cfg.build(setup(data))
     off.run(learner, 3)
-    assert bool(learner._draw(1)["climbs"].all())
+    assert bool(learner._draw(1)["actor_rows"].all())
     alone = replace(cfg, demo_share=0.5).build(setup())
     off.run(alone, 3)
-    assert bool(alone._draw(1)["climbs"].all())
+    assert bool(alone._draw(1)["actor_rows"].all())
 
 
 def test_it_goes_right_where_that_is_worth_more(data: Path) -> None:
-    cfg = replace(CFG, updates=80, updates_per_iteration=40, env_steps=0, climb="all", penalty=0.1, candidates=1)
+    cfg = replace(CFG, updates=80, updates_per_iteration=40, env_steps=0, actor_rows="all", penalty=0.1, candidates=1)
     cfg = replace(cfg, noises=2, lr=1e-2, critic_lr=1e-2, tau=0.1)
     learner = cfg.build(setup(data))
     off.run(learner, 2)
@@ -204,7 +204,7 @@ def test_what_cannot_work_is_refused(data: Path) -> None:
         ("scale", 0.0, 0),
         ("penalty", -1.0, 0),
         ("target", "bets", "best"),
-        ("climb", "everything", "all"),
+        ("actor_rows", "everything", "all"),
         ("residual_input", "nois", "noise"),
         ("reduction", "most", "mean"),
     ):
