@@ -115,8 +115,13 @@ class BestOfPolicy(PolicyOverBase):
         """
         if noise is None:
             raise ValueError(f"noise is None: a {self.kind} policy samples its candidates from noise (B, n H, A)")
-        found = best_of(self.sampled, self.value, self.encode(obs), self._rows(noise))
-        return Deployed(self.to_actions(found.chunk), found.chunk)
+        ctx = self.encode(obs)
+        if self.cfg.candidates == 1:
+            # there is nothing to choose, and the exported graph needs no critics
+            chunk = self.sampled(ctx, noise)
+        else:
+            chunk = best_of(self.sampled, self.value, ctx, self._rows(noise)).chunk
+        return Deployed(self.to_actions(chunk), chunk)
 
     def act(
         self, obs: dict[str, Tensor], state: Any = None, generator: Noise | None = None, mode: Mode = "sample"

@@ -8,6 +8,7 @@ rule would do next. Any policy with samples from normal noise and a cloning loss
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from robotrl.engine.minibatches import part
 from robotrl.errors import CapabilityError, ConfigError, check_at_least, check_decay, out_of_range
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, chunk_shape, clone_loss_of
 from robotrl.fn.candidates.select import best_of
+from robotrl.learners.critics.cal_ql import NOISE, ReturnsToGo, cal_ql_of, check_cal_ql
 from robotrl.learners.critics.chunk_critic import CriticSizes, Reduction, check_critic, chunk_critic_loss
 from robotrl.learners.critics.stored import critic_tree, matter_of, start_from
 from robotrl.learners.dataset import DatasetLearner, OffPolicyLoss
@@ -28,6 +30,7 @@ from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import check_settings, no_clip
 from robotrl.policies.best_of import BestOfCfg, BestOfPolicy
 from robotrl.policies.networks.mlp import Activation
+from robotrl.replay.buffer import Transitions
 from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults, reads
 
 # losses
@@ -69,6 +72,7 @@ class QcLoss(OffPolicyLoss):
             ctx,
             # what the averaged policy would do: the best of its samples, by the averaged critics
             lambda: functional_call(_BestValue(learned), context.average, given),
+            cal_ql_of(cfg, batch, ctx, learned.sampled, learned.executed),
         )
         one = torch.ones_like(batch["reward"][0])
         return LossOut(cloned + loss, info | found, (one * cfg.lr, one * cfg.critic_lr))
@@ -82,11 +86,12 @@ class QcLoss(OffPolicyLoss):
         )
 
     def draw(self, shape: DrawShape, generator: torch.Generator) -> dict[str, Tensor]:
-        """See `OffPolicyLoss`: the cloning loss's numbers, and noise of the next candidates."""
+        """See `OffPolicyLoss`: the cloning loss's numbers, and noise of the candidates."""
         drawn = self._clone.draw(self.learned.base, shape, generator)
-        noise = shape.updates * shape.batch, self._cfg.target_candidates, shape.horizon, shape.action
+        rows, cfg = shape.updates * shape.batch, self._cfg
+        counts = {"next_noise": cfg.target_candidates} | ({NOISE: cfg.cal_ql_samples} if cfg.cal_ql_alpha else {})
         return {f"drawn/{name}": x for name, x in drawn.items()} | {
-            "next_noise": torch.randn(noise, generator=generator)
+            name: torch.randn((rows, n, shape.horizon, shape.action), generator=generator) for name, n in counts.items()
         }
 
 
@@ -107,6 +112,14 @@ class _BestValue(nn.Module):
 
 class QcLearner(DatasetLearner):
     """Trains clone and critics on a dataset and on the policy's own steps; see `QcCfg` and `DatasetLearner`."""
+
+    def __init__(self, cfg: QcCfg, setup: Setup, make_loss: Callable[[Any], OffPolicyLoss]) -> None:
+        super().__init__(cfg, setup, make_loss)
+        self._returns = ReturnsToGo(self._data, cfg.gamma) if cfg.cal_ql_alpha else None
+
+    def more_rows(self, transitions: Transitions) -> dict[str, Tensor]:
+        """See `DatasetLearner.more_rows`: returns to go, for Cal-QL."""
+        return {} if self._returns is None else self._returns.rows(transitions)
 
     def learn(self, updates: int) -> dict[str, float]:
         """See `DatasetLearner.learn`; the averages act from then on."""
@@ -154,6 +167,10 @@ class QcCfg(LearnerCfg):
     less overestimation."""
     reduction: Reduction = "mean"
     """Value of a chunk: mean or minimum of the critics."""
+    cal_ql_alpha: float = 0.0
+    """Weight of the Cal-QL term of the critics, on the dataset's chunks; 0: none."""
+    cal_ql_samples: int = 4
+    """Cal-QL: samples of the clone in each state."""
     init_critic: str | None = field(default=None, metadata=reads("critic", kept=True))
     """Run whose critic the critics start from. None: fresh ones."""
     lr: float = 3e-4
@@ -190,6 +207,7 @@ class QcCfg(LearnerCfg):
         """See `LearnerCfg.check`."""
         check_settings(self, offline=True)
         check_critic(self)
+        check_cal_ql(self)
         for name in ("candidates", "target_candidates"):
             check_at_least(f"algo.{name}", getattr(self, name), 1)
         check_decay("algo.ema", self.ema)

@@ -35,7 +35,7 @@ from robotrl.learners.off_policy import (
 from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting
 from robotrl.policies.reach import reach_of
-from robotrl.replay.buffer import Mixed, Replay, Sampler, Uniform
+from robotrl.replay.buffer import Mixed, Replay, Sampler, Transitions, Uniform
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import Spec, VecSim, privileged, visible
 from robotrl.spec.json_fields import name_values
@@ -109,8 +109,8 @@ class DatasetLearner(Learner):
 
     Args:
         cfg: the algorithm's settings: `updates`, `updates_per_iteration`, `batch`, `gamma`, `dataset_keys`, `engine`
-            and `env_steps`; if that is above 0, also `num_steps`, `warmup`, `utd_ratio`, `online_share`, `capacity` and
-            `replay`.
+            and `env_steps`; if that is above 0, also `num_steps`, `warmup`, `utd_ratio`, `capacity`, `replay`, and
+            `online_share` unless the learner overrides the method.
         setup: the learner's setup; without a dataset it has a policy to start from.
         make_loss: makes the loss of a policy.
 
@@ -188,8 +188,18 @@ class DatasetLearner(Learner):
         cfg, policy = self.cfg, self.policy
         transitions = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
         rows = batch_rows(transitions, policy.observation_spec, self._unit) | {"valid": transitions.valid}
+        rows |= self.more_rows(transitions)
         shape = DrawShape(updates, cfg.batch, policy.horizon, policy.action_width)
         return rows | self._loss.draw(shape, self._generator)
+
+    def more_rows(self, transitions: Transitions) -> dict[str, Tensor]:
+        """Rows (U M, ...) of the chunks that the loss reads besides the usual ones; none here."""
+        del transitions
+        return {}
+
+    def online_share(self) -> float:
+        """Fraction of the next batches from the policy's own experience, above 0; 1 drops the dataset."""
+        return self.cfg.online_share
 
     def _sampler(self) -> Sampler:
         """Build the sampler of dataset and experience, in fixed shares once there is enough of both."""
@@ -200,7 +210,9 @@ class DatasetLearner(Learner):
         horizon = self.policy.horizon
         if replay is None or len(replay) <= horizon * replay.streams or not replay.has_chunk(horizon):
             return Uniform(self._data)
-        share = self.cfg.online_share
+        share = self.online_share()
+        if share == 1:
+            return Uniform(replay)
         return Mixed([(Uniform(self._data), 1 - share), (Uniform(replay), share)])
 
     def parts(self) -> dict[str, Part]:

@@ -40,6 +40,11 @@ METHODS: dict[str, tuple[Any, Any, Any]] = {
         kit.flow,
         kit.FLOW,
     ),
+    "residual": (
+        replace(off.RESIDUAL, updates=2, updates_per_iteration=2, env_steps=ENVS * 24, warmup=ENVS * 2, utd_ratio=0.05),
+        kit.flow,
+        None,
+    ),
     "dsrl": (DSRL, kit.flow, SteeredCfg(hidden=(16,))),
 }
 """Settings, a policy to start from, a policy to make."""
@@ -54,7 +59,7 @@ def built(name: str, cluster: ClusterCfg | None, walks: Path) -> Any:
     cfg, init, policy = METHODS[name]
     start = None if init is None else init()
     made = setup(start, policy) if cluster is None else clustered(cluster, start, policy)
-    return cfg.build(made._replace(dataset=walks if name in ("rlpd", "fql", "iql", "qc") else None))
+    return cfg.build(made._replace(dataset=walks if name in ("rlpd", "fql", "iql", "qc", "residual") else None))
 
 
 def state_after(learner: Any, iterations: int) -> Any:

@@ -161,6 +161,9 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
         "recap", off.RECAP, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks, 2
     ),
     "reflex": lambda data: AlgorithmCase("reflex", reflexes.CFG, reflexes.press, reflexes.GUARDED, on_press),
+    "residual": lambda data: AlgorithmCase(
+        "residual", off.RESIDUAL, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks
+    ),
     "rlpd": lambda data: AlgorithmCase(
         "rlpd", off.RLPD, lambda: Walk(off.ENVS), off.POLICY, None, data.random_walks, 3
     ),

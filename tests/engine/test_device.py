@@ -123,6 +123,7 @@ ROWS = {
         replace(off.RECAP, value_updates=6, updates=6, updates_per_iteration=3), kit.flow, None, off.write_random_walks
     ),
     "qc": Row(replace(off.QC, updates=0, env_steps=96, warmup=32), kit.flow),
+    "residual": Row(replace(off.RESIDUAL, updates=0, env_steps=96, warmup=32), kit.flow),
     "td3-bc": Row(replace(off.TD3_BC, updates=9, updates_per_iteration=3), None, off.CHUNKS, off.write_random_walks),
     "dagger": Row(replace(DAGGER, iterations=2, updates=3), None, kit.GAUSSIAN, sim=lambda: Taught(8)),
     "grpo": Row(TOKENS, lambda: grpo.policy_on(grpo.tabletop(1)), sim=grpo.tabletop, prepare=rigged, iterations=1),

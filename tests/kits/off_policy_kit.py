@@ -14,6 +14,7 @@ from robotrl.algos.iql import IqlCfg
 from robotrl.algos.pa_rl import PaRlCfg
 from robotrl.algos.qc import QcCfg
 from robotrl.algos.recap import RecapCfg
+from robotrl.algos.residual import ResidualCfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.algos.td3_bc import Td3BcCfg
@@ -126,6 +127,28 @@ RECAP = RecapCfg(
     value_lr=3e-3,
     # a value of so few updates is no good
     least_rank=-1.0,
+    engine="eager",
+)
+RESIDUAL = ResidualCfg(
+    updates=10,
+    updates_per_iteration=5,
+    env_steps=96,
+    num_steps=4,
+    warmup=16,
+    utd_ratio=0.5,
+    demo_decay=16,
+    batch=32,
+    capacity=2000,
+    hidden=(32, 32),
+    noises=3,
+    candidates=4,
+    target_noises=2,
+    lr=3e-3,
+    critic_lr=3e-3,
+    gamma=0.9,
+    tau=0.02,
+    num_critics=2,
+    critic_hidden=(32, 32),
     engine="eager",
 )
 TD3_BC = Td3BcCfg(

@@ -19,6 +19,7 @@ from robotrl.policies.networks.builders import NETWORKS
 from robotrl.policies.path_speed import PathSpeedCfg
 from robotrl.policies.recurrent import RecurrentBetaCfg, RecurrentCategoricalCfg, RecurrentCfg
 from robotrl.policies.reranked import RerankedCfg
+from robotrl.policies.residual import ResidualPolicyCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.policies.squashed import SquashedCfg
 from robotrl.spec import Spec
@@ -89,6 +90,7 @@ CFGS: dict[str, Any] = {
     "conditioned-gaussian": ConditionedCfg(hidden=(16,)),
     "conditioned-flow": ConditionedCfg(hidden=(16,), guidance=1.5),
     "conditioned-diffusion": ConditionedCfg(hidden=(16,)),
+    "residual": ResidualPolicyCfg(candidates=4, num_critics=2, critic_hidden=(16,), hidden=(16,)),
     "path-speed": PathSpeedCfg(hidden=(32, 32), modes=3, points=4),
     "path-speed-apart": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, aligned=False),
     "path-speed-set": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, set_features=8),
@@ -119,6 +121,8 @@ def build_policy(name: str) -> Any:
         return cfg.build(build_policy(name.replace("best-of", "flow")))
     if name.startswith("conditioned-"):
         return cfg.build(build_policy(name.removeprefix("conditioned-")))
+    if name.startswith("residual"):
+        return cfg.build(build_policy(name.replace("residual", "flow")))
     if name.startswith("reranked"):
         return cfg.build(build_policy(name.replace("reranked", "flow")))
     return cfg.build(specs, ACTION_SPEC, TRANSFORMS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -46,10 +47,15 @@ def sampler_of(policy: Any) -> NoiseSampler:
     if isinstance(policy, HasDecode) and isinstance(policy, HasChain) and policy.noise_shape is not None:
         return NoiseSampler(policy.noise_shape, policy.decode)
     if isinstance(policy, HasDrawWith):
-        given: HasDrawWith = policy
         shape = policy.horizon, policy.action_spec.shape[0]
-        return NoiseSampler(shape, lambda ctx, noise: given.draw_with(ctx, noise).normalized_action)
+        # a copy of whoever holds the sampler then draws with its own copy of the policy, as with a method
+        return NoiseSampler(shape, partial(_drawn, policy))
     raise CapabilityError(
         f"policy {type(policy).__name__} has no samples from normal noise, of which the best could be chosen: expected"
         " HasDecode (flow, shortcut, diffusion, flow VLA), or a Gaussian or tanh-Gaussian policy"
     )
+
+
+def _drawn(policy: HasDrawWith, ctx: Tensor, noise: Tensor) -> Tensor:
+    """Normalized chunks (R, H, A) that a policy draws with noise."""
+    return policy.draw_with(ctx, noise).normalized_action

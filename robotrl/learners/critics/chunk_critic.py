@@ -17,6 +17,7 @@ from torch.func import functional_call
 from robotrl.errors import check_at_least, unknown
 from robotrl.fn.candidates.select import Value
 from robotrl.fn.q_targets import bootstrap, ensemble_mse
+from robotrl.learners.critics.cal_ql import CalQl, cal_ql_loss
 from robotrl.policies.networks.mlp import ACTIVATIONS, Activation
 from robotrl.policies.q import REDUCTIONS, QEnsemble
 
@@ -43,7 +44,9 @@ def reduced(critic: QEnsemble, reduction: Reduction, weights: Mapping[str, Tenso
     return lambda ctx, chunk: reduce(functional_call(critic, given, (ctx, chunk)))
 
 
-def chunk_critic_loss(critic: QEnsemble, batch: Mapping[str, Tensor], ctx: Tensor, choose: Choose) -> Scalar:
+def chunk_critic_loss(
+    critic: QEnsemble, batch: Mapping[str, Tensor], ctx: Tensor, choose: Choose, cal_ql: CalQl | None = None
+) -> Scalar:
     """Squared error to the return of a chunk and the value of the next one, sum over critics.
 
     Args:
@@ -52,17 +55,22 @@ def chunk_critic_loss(critic: QEnsemble, batch: Mapping[str, Tensor], ctx: Tenso
             and "discount" (B,), gamma to its number of env steps and 0 where the task ended the episode.
         ctx: (B, D) contexts before the chunk.
         choose: the acting rule.
+        cal_ql: adds the term of Cal-QL; None: none.
     """
     with torch.no_grad():
         wanted = bootstrap(batch["reward"], batch["discount"], choose())
     values = critic(ctx, batch["executed"])
     loss = ensemble_mse(values, wanted)
-    return loss, {
+    info = {
         "critic_loss": loss,
         "q": values.mean(),
         "q_spread": values.std(0, correction=0).mean(),
         "target": wanted.mean(),
     }
+    if cal_ql is None:
+        return loss, info
+    term = cal_ql_loss(critic, ctx, values, cal_ql)
+    return loss + term, info | {"cal_ql_loss": term}
 
 
 @dataclass(frozen=True)
