@@ -80,7 +80,7 @@ class DistillLoss(OffPolicyLoss):
 # update
 
 
-class Teacher:
+class DistilledTeacher:
     """The policy that is distilled; checkpoints hold it, so that a run resumes without the run that it came from."""
 
     def __init__(self, policy: Any, device: torch.device) -> None:
@@ -97,8 +97,8 @@ class Teacher:
         return taught_chunks(self.decoder, given, noise.to(self._device), BLOCK).cpu()
 
     def state(self) -> dict[str, Any]:
-        """State for an exact resume: the whole policy."""
-        return policy_tree(self.policy)
+        """State for an exact resume: the whole policy, as of the CPU, wherever it is."""
+        return policy_tree(copy.deepcopy(self.policy).cpu())
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`."""
@@ -151,7 +151,7 @@ class DistillLearner(DatasetLearner):
         if not setup.resumed:
             _check_teacher(model)
         # to resume, the policy is the student, and the teacher comes with the state
-        self._teacher = Teacher(copy.deepcopy(model), setup.device)
+        self._teacher = DistilledTeacher(copy.deepcopy(model), setup.device)
         resumed = setup.resumed
         super().__init__(cfg, setup, lambda policy: DistillLoss(policy if resumed else one_step(policy), cfg))
         self._device, self._seed = setup.device, setup.seed

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.export import export, parity_of
 from robotrl.errors import CapabilityError
-from robotrl.fn.distillation.same_noise import Decoder, decoder_of, same_noise, taught_chunks
+from robotrl.fn.distillation.same_noise import NoiseDecoder, decoder_of, same_noise, taught_chunks
 from robotrl.policies.flow import FlowPolicy
 from robotrl.policies.one_step import one_step
 from robotrl.policies.shortcut import ShortcutPolicy
@@ -128,7 +128,7 @@ def test_steered_and_staged_policies_have_students_too() -> None:
     assert all(parameter.requires_grad for parameter in student.parameters())
     early, late = make_policy("diffusion", 0), make_policy("diffusion", 1)
     staged = StagedPolicy(early, late, 2)
-    assert isinstance(decoder_of(staged), Decoder)
+    assert isinstance(decoder_of(staged), NoiseDecoder)
     assert torch.equal(one_step(staged).encode(obs), late.encode(obs))
 
 

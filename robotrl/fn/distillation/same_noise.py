@@ -56,7 +56,7 @@ class SteersNoise(Protocol):
         ...
 
 
-class Decoder(NamedTuple):
+class NoiseDecoder(NamedTuple):
     """Chunks of a policy as a function of observations and standard normal noise."""
 
     noise_shape: tuple[int, int]
@@ -65,21 +65,21 @@ class Decoder(NamedTuple):
     """Function from observations (B, ...) and noise (B, H, A) to normalized chunks (B, H, A), before any clipping."""
 
 
-def decoder_of(policy: object) -> Decoder:
+def decoder_of(policy: object) -> NoiseDecoder:
     """Return the decoder of a policy.
 
     Raises:
         CapabilityError: its chunks are no function of observations and noise.
     """
     if isinstance(policy, DecodesNoise) and policy.noise_shape is not None:
-        return Decoder(policy.noise_shape, lambda obs, noise: policy.decode(policy.encode(obs), noise))
+        return NoiseDecoder(policy.noise_shape, lambda obs, noise: policy.decode(policy.encode(obs), noise))
     if isinstance(policy, SteersNoise) and policy.noise_shape is not None:
 
         def steered(obs: dict[str, Tensor], noise: Tensor) -> Tensor:
             ctx = policy.encode(obs)
             return policy.steer(ctx, policy.chosen_noise(ctx, noise))
 
-        return Decoder(policy.noise_shape, steered)
+        return NoiseDecoder(policy.noise_shape, steered)
     raise CapabilityError(
         f"policy {type(policy).__name__} makes no chunk of noise in steps that one step could replace: expected a flow,"
         " shortcut, diffusion or flow VLA policy, or one of these steered by sampled noise"
@@ -97,7 +97,7 @@ def same_noise(chunk: Tensor, taught: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def taught_chunks(teacher: Decoder, obs: dict[str, Tensor], noise: Tensor, block: int) -> Tensor:
+def taught_chunks(teacher: NoiseDecoder, obs: dict[str, Tensor], noise: Tensor, block: int) -> Tensor:
     """Chunks (B, H, A) of a teacher, in bounded memory.
 
     Args:
