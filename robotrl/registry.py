@@ -247,6 +247,7 @@ ALGORITHMS = Table(
     {
         "bc": "robotrl.algos.bc:BcCfg",
         "dagger": "robotrl.algos.dagger:DaggerCfg",
+        "distill": "robotrl.algos.distill:DistillCfg",
         "dppo": "robotrl.algos.dppo:DppoCfg",
         "dsrl": "robotrl.algos.dsrl:DsrlCfg",
         "dsrl-na": "robotrl.algos.dsrl_na:DsrlNaCfg",

@@ -88,6 +88,8 @@ def fql(
         gamma=GAMMA,
         tau=TAU,
         critic_hidden=HIDDEN,
+        # as SAC beside it, whose policy is not averaged
+        ema=0.0,
         engine=engine,
     )
     cfg = TrainCfg(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
@@ -20,6 +20,8 @@ from robotrl.fn.bc_loss import DrawShape
 from robotrl.fn.chain import integrate
 from robotrl.policies.flow import FlowPolicy
 from robotrl.replay.buffer import Replay, StepRecord
+from robotrl.run.critic_checkpoint import write_critic
+from robotrl.run.policy_checkpoint import changed, policy_from_tree, policy_tree
 from tests.kits.refusals import raises_naming
 
 FLOW = replace(kit.FLOW, horizon=1)
@@ -142,7 +144,7 @@ def test_each_network_learns_from_its_own_loss_alone():
     rows = rows_of_walk(8)
     average = {f"critic.{name}": p.detach() for name, p in loss.critic.named_parameters()}
     whole = loss(rows, Context({}, average, ""))
-    parameters = dict(loss.named_parameters())
+    parameters = {name: p for name, p in loss.named_parameters() if p.requires_grad}
     found = dict(zip(parameters, torch.autograd.grad(whole.loss, list(parameters.values())), strict=True))
     flow = list(loss.flow.parameters())
     for mine, expected in zip(flow, torch.autograd.grad(flow_loss(loss.flow, rows)[0], flow), strict=True):
@@ -151,7 +153,7 @@ def test_each_network_learns_from_its_own_loss_alone():
     critic = list(loss.critic.parameters())
     with torch.no_grad():
         seen = loss.flow.encode({"walk": rows["obs/walk"]})
-        chunk = loss.executed(loss.policy.decode(loss.policy.encode({"walk": rows["next_obs/walk"]}), rows["next_z"]))
+        chunk = loss.executed(loss.learned.decode(loss.learned.encode({"walk": rows["next_obs/walk"]}), rows["next_z"]))
         next_value = loss.critic(loss.flow.encode({"walk": rows["next_obs/walk"]}), chunk).mean(0)
     alone = critic_loss(loss.critic(seen, rows["chunk"]), rows, next_value)[0]
     for mine, expected in zip(critic, torch.autograd.grad(alone, critic), strict=True):
@@ -165,7 +167,64 @@ def test_critics_judge_what_is_executed():
     assert torch.allclose(loss.executed(chunk), torch.tensor([[[1.0], [-0.5]]]))
 
 
+@pytest.mark.parametrize("deploy_noise", [1.0, 0.5])
+def test_the_target_is_what_the_averaged_policy_would_execute(data, deploy_noise):
+    """From the noise that it is deployed with, clipped; by the averaged critics."""
+    start = changed(kit.flow(), {"deploy_noise": deploy_noise})
+    learner = CFG.build(off.setup(None, data, start))
+    loss, rows = learner._loss, learner._draw(1)
+    with torch.no_grad():
+        # what is learned differs from its average, which alone makes the target
+        for parameter in loss.parameters():
+            parameter.add_(0.1)
+        average = {
+            f"{prefix}{name}": x.clone()
+            for prefix in ("learned.", "critic.")
+            for name, x in learner._engine.averages(prefix).items()
+        }
+        info = loss(rows, Context({}, average, "")).info
+        acting, noise = start.with_steps(1), deploy_noise * rows["next_z"]
+        obs = {"walk": rows["next_obs/walk"]}
+        chunk = acting.decode(acting.encode(obs), noise).clamp(-1, 1)
+        critic = {name.removeprefix("critic."): x for name, x in average.items() if name.startswith("critic.")}
+        values = functional_call(loss.critic, critic, (loss.flow.encode(obs), chunk)).mean(0)
+    wanted = rows["reward"] + rows["discount"] * values
+    assert info["target"].item() == pytest.approx(wanted.mean().item(), rel=1e-4)
+
+
+def test_critics_learn_from_what_was_executed():
+    """A demonstration beyond the bounds counts as its clipped action."""
+    loss, rows = FqlLoss(kit.flow(), CFG), rows_of_walk(8)
+    beyond = rows | {"chunk": rows["chunk"].sign() * 3}
+    at_bounds = rows | {"chunk": rows["chunk"].sign()}
+    found = [loss(one, Context({}, {}, "")).info["q"].item() for one in (beyond, at_bounds)]
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
 # learning
+
+
+@pytest.mark.parametrize("ema", [0.9, 0.0])
+def test_the_average_acts_and_is_saved(data, ema):
+    learner = replace(CFG, ema=ema).build(off.setup(FLOW, data))
+    off.run(learner, 2)
+    average = learner._engine.averages("learned.")
+    assert all(torch.equal(x, average[name]) for name, x in learner.policy.named_parameters())
+    learned = dict(learner._loss.learned.named_parameters())
+    same = all(torch.equal(x, learned[name]) for name, x in learner.policy.named_parameters())
+    assert same == (ema == 0)
+
+
+def test_critics_are_handed_on(data, tmp_path):
+    start = kit.flow()
+    learner = CFG.build(off.setup(None, data, start))
+    off.run(learner, 1)
+    tree = learner.critic_tree()
+    write_critic(tmp_path / "run", tree, 1)
+    again = replace(CFG, init_critic=str(tmp_path / "run")).build(off.setup(None, data, start))
+    assert all(torch.equal(x, tree["weights"][name]) for name, x in again._loss.critic.named_parameters())
+    with raises_naming(ConfigError, "algo.gamma", 0.5, 0.9):
+        replace(CFG, init_critic=str(tmp_path / "run"), gamma=0.5).build(off.setup(None, data, start))
 
 
 def test_the_one_step_policy_becomes_the_flows_map(data):
@@ -173,7 +232,7 @@ def test_the_one_step_policy_becomes_the_flows_map(data):
     learner = replace(CFG, alpha=1e4, batch=64).build(off.setup(FLOW, data))
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in learner.policy.net.parameters():
+        for parameter in learner._loss.learned.net.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=draw))
     first = learner.learn(1)["distill_loss"]
     learner.learn(200)
@@ -226,7 +285,8 @@ def test_it_resumes_exactly(data, at):
     off.run(learner, at)
     state = kit.snapshot(learner.state())
     expected = off.run(learner, 2)
-    made = off.setup(init_policy=copy.deepcopy(learner.policy), dataset=data)._replace(resumed=True)
+    policy = policy_from_tree(policy_tree(learner.policy), "checkpoint")
+    made = off.setup(init_policy=policy, dataset=data)._replace(resumed=True)
     resumed = cfg.build(made)
     resumed.load(state)
     assert off.run(resumed, 2) == expected
@@ -259,6 +319,7 @@ def test_what_cannot_work_is_refused(data):
         ("target", "median", "known: .*mean"),
         ("updates", 0, "1 or more"),
         ("tau", 0.0, "above 0, at most 1"),
+        ("ema", 1.0, "0 or more and below 1"),
     ):
         with pytest.raises(ConfigError, match=f"{field} .*{expected}"):
             replace(CFG, **{field: value}).build(off.setup(FLOW, data))

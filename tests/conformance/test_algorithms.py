@@ -126,6 +126,9 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
         "bc", BcCfg(updates=30, updates_per_iteration=10, batch=32), lambda: Walk(4), kit.FLOW, None, data.walks
     ),
     "dagger": lambda data: AlgorithmCase("dagger", DAGGER, lambda: Taught(4), GAUSSIAN),
+    "distill": lambda data: AlgorithmCase(
+        "distill", off.DISTILL, lambda: Walk(off.ENVS), None, kit.diffusion, data.random_walks
+    ),
     "dppo": on_policy("dppo", DppoCfg(**kit.SMALL), kit.diffusion),
     "dsrl": steering("dsrl", DsrlCfg(**STEERING)),
     "dsrl-na": steering("dsrl-na", DsrlNaCfg(**STEERING, distill_updates=2, decoded=64, pairs=1000)),
@@ -137,6 +140,7 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "flow-noise": on_policy("flow-noise", FlowNoiseCfg(**kit.SMALL), kit.flow),
     "flow-sde": on_policy("flow-sde", FlowSdeCfg(**kit.SMALL), kit.flow),
     "fql": offline("fql", off.FQL, replace(kit.FLOW, horizon=1)),
+    "fql, online": offline("fql", replace(off.FQL, updates=10, env_steps=64), kit.FLOW),
     "grpo": on_table("grpo", GrpoCfg(**GROUPS), token_policy),
     "iql": offline("iql", off.IQL, GAUSSIAN),
     "iql, online": offline("iql", replace(off.IQL, updates=10, env_steps=64, ema=0.9), GAUSSIAN),

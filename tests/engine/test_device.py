@@ -116,6 +116,9 @@ ROWS = {
     "iql squashed": Row(replace(off.IQL, updates=9, updates_per_iteration=3), None, off.POLICY, off.write_random_walks),
     "fql": Row(replace(off.FQL, updates=9, updates_per_iteration=3), None, kit.FLOW, off.write_random_walks),
     "fql online": Row(replace(off.FQL, updates=0, env_steps=96, warmup=32), kit.flow),
+    "distill": Row(
+        replace(off.DISTILL, updates=3, updates_per_iteration=3), kit.diffusion, None, off.write_random_walks
+    ),
     "pa-rl": Row(
         replace(off.PA_RL, critic_updates=6, updates=6, updates_per_iteration=3), kit.flow, None, off.write_random_walks
     ),

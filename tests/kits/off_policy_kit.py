@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import tests.kits.learner_kit as kit
+from robotrl.algos.distill import DistillCfg
 from robotrl.algos.fql import FqlCfg
 from robotrl.algos.iql import IqlCfg
 from robotrl.algos.pa_rl import PaRlCfg
@@ -149,6 +150,17 @@ RESIDUAL = ResidualCfg(
     tau=0.02,
     num_critics=2,
     critic_hidden=(32, 32),
+    engine="eager",
+)
+DISTILL = DistillCfg(
+    updates=20,
+    updates_per_iteration=10,
+    env_steps=64,
+    num_steps=4,
+    utd_ratio=0.5,
+    batch=32,
+    capacity=2000,
+    lr=3e-3,
     engine="eager",
 )
 TD3_BC = Td3BcCfg(
