@@ -22,7 +22,7 @@ from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_decay, check_number, out_of_range
 from robotrl.fn.bc_loss import DrawShape
 from robotrl.fn.chain import executed
-from robotrl.fn.distillation.same_noise import decoder_of, same_noise, taught_chunks
+from robotrl.fn.distillation.same_noise import decoder_of, same_noise, teacher_chunks
 from robotrl.fn.evidence.critic_quality import held_out
 from robotrl.fn.schedule import warmed_cosine
 from robotrl.learners.dataset import DatasetLearner, OffPolicyLoss
@@ -38,7 +38,7 @@ from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults
 
 BLOCK = 1024
 """Most rows that the teacher denoises at once."""
-JUDGED = 1024
+MOST_HELD_OUT = 1024
 """Most held-out observations in which the student is compared with its teacher."""
 
 # loss
@@ -63,7 +63,7 @@ class DistillLoss(OffPolicyLoss):
         """See `LossModule`; the carry counts updates."""
         cfg, student = self._cfg, self.learned
         chunk = student.decode(student.encode(part(batch, "obs/")), batch["noise"])
-        loss = same_noise(executed(student, chunk), executed(student, batch["taught"]))
+        loss = same_noise(executed(student, chunk), executed(student, batch["teacher_chunk"]))
         done = context.carry["updates"]
         lr = cfg.lr * warmed_cosine(done, cfg.total_updates, 0, cfg.lr_end)
         return LossOut(loss, {"distill_loss": loss, "lr": lr}, (lr,), {"updates": done + 1})
@@ -94,7 +94,7 @@ class DistilledTeacher:
     def chunks(self, obs: Mapping[str, Tensor], noise: Tensor) -> Tensor:
         """Chunks (B, H, A) on the CPU, from observations (B, ...) and noise (B, H, A)."""
         given = {key: x.to(self._device) for key, x in obs.items()}
-        return taught_chunks(self.decoder, given, noise.to(self._device), BLOCK).cpu()
+        return teacher_chunks(self.decoder, given, noise.to(self._device), BLOCK).cpu()
 
     def state(self) -> dict[str, Any]:
         """State for an exact resume: the whole policy, as of the CPU, wherever it is."""
@@ -124,14 +124,14 @@ class FrameSampler:
         return self._replay.view(self._index[chosen], horizon, gamma)
 
 
-class Judged(NamedTuple):
+class HeldOutChunks(NamedTuple):
     """Held-out observations with noise, and what the teacher does there."""
 
     obs: dict[str, Tensor]
     """(N, ...) by key."""
     noise: Tensor
     """(N, H, A)."""
-    taught: Tensor
+    teacher_chunk: Tensor
     """(N, H, A)."""
 
 
@@ -156,7 +156,7 @@ class DistillLearner(DatasetLearner):
         super().__init__(cfg, setup, lambda policy: DistillLoss(policy if resumed else one_step(policy), cfg))
         self._device, self._seed = setup.device, setup.seed
         self._learned, self._held = _frames(cfg, setup, self._data)
-        self._judged: Judged | None = None
+        self._compared: HeldOutChunks | None = None
 
     def iterate(self) -> dict[str, float]:
         """See `DatasetLearner.iterate`; logs the distance to the teacher in held-out episodes as well."""
@@ -170,7 +170,7 @@ class DistillLearner(DatasetLearner):
 
     def load(self, state: dict[str, Any]) -> None:
         """See `Learner.load`."""
-        self._judged = None
+        self._compared = None
         super().load(state)
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
@@ -179,7 +179,7 @@ class DistillLearner(DatasetLearner):
         seen = {key: obs[key] for key in self.policy.observation_spec}
         shape = DrawShape(updates, self.cfg.batch, self.policy.horizon, self.policy.action_width)
         rows = {f"obs/{key}": x for key, x in seen.items()} | self._loss.draw(shape, self._generator)
-        return rows | {"taught": self._teacher.chunks(seen, rows["noise"])}
+        return rows | {"teacher_chunk": self._teacher.chunks(seen, rows["noise"])}
 
     def _sampler(self) -> Sampler:
         """See `DatasetLearner`; episodes that are held out are left out."""
@@ -197,24 +197,24 @@ class DistillLearner(DatasetLearner):
         """Root mean square distance of student and teacher in held-out episodes, normalized units."""
         if not len(self._held):
             return {}
-        if self._judged is None:
-            self._judged = self._judge()
-        obs, noise, taught = self._judged
+        if self._compared is None:
+            self._compared = self._compare()
+        obs, noise, teacher_chunk = self._compared
         student = self.policy
         given = {key: x.to(self._device) for key, x in obs.items()}
-        chunk = taught_chunks(decoder_of(student), given, noise.to(self._device), BLOCK).cpu()
-        distance = same_noise(executed(student, chunk), executed(student, taught))
+        chunk = teacher_chunks(decoder_of(student), given, noise.to(self._device), BLOCK).cpu()
+        distance = same_noise(executed(student, chunk), executed(student, teacher_chunk))
         return {"heldout_distance": float(distance.sqrt())}
 
-    def _judge(self) -> Judged:
+    def _compare(self) -> HeldOutChunks:
         """Choose held-out observations and noise, the same ones in a resumed run."""
         assert self._data is not None, "only recorded episodes are held out"
         generator = torch.Generator().manual_seed(self._seed)
-        chosen = self._held[torch.randperm(len(self._held), generator=generator)[:JUDGED]]
+        chosen = self._held[torch.randperm(len(self._held), generator=generator)[:MOST_HELD_OUT]]
         found = self._data.view(chosen, 1, 1.0).obs
         obs = {key: found[key] for key in self.policy.observation_spec}
         noise = torch.randn((len(chosen), *self._teacher.decoder.noise_shape), generator=generator)
-        return Judged(obs, noise, self._teacher.chunks(obs, noise))
+        return HeldOutChunks(obs, noise, self._teacher.chunks(obs, noise))
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`."""

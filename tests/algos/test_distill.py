@@ -36,11 +36,11 @@ def test_the_loss_is_the_distance_to_the_teacher_from_the_same_noise(data: Path)
     learner = built(CFG, data, teacher)
     rows = learner._draw(2)
     obs = {"walk": rows["obs/walk"]}
-    taught = decoder_of(teacher).decode(obs, rows["noise"])
-    assert torch.allclose(rows["taught"], taught, atol=1e-6) and rows["taught"].shape == (64, 2, 1)
+    teacher_chunk = decoder_of(teacher).decode(obs, rows["noise"])
+    assert torch.allclose(rows["teacher_chunk"], teacher_chunk, atol=1e-6) and rows["teacher_chunk"].shape == (64, 2, 1)
     context = Context({"updates": torch.zeros(())}, {}, "")
     student = learner._loss.learned
-    wanted = same_noise(student.decode(student.encode(obs), rows["noise"]), taught)
+    wanted = same_noise(student.decode(student.encode(obs), rows["noise"]), teacher_chunk)
     assert learner._loss(rows, context).loss.item() == pytest.approx(wanted.item(), rel=1e-6)
 
 
@@ -63,8 +63,8 @@ def test_a_steered_policy_is_distilled_with_its_actor(data: Path) -> None:
     assert distances[-1] < 0.15
     obs, noise = {"walk": torch.zeros(64, 2)}, torch.randn(64, 2, 1)
     with torch.no_grad():
-        taught, student = (one.deploy(obs, noise).actions for one in (steered, learner.policy))
-    assert (taught - student).square().mean().sqrt() < 0.2
+        teacher_chunk, student = (one.deploy(obs, noise).actions for one in (steered, learner.policy))
+    assert (teacher_chunk - student).square().mean().sqrt() < 0.2
 
 
 def test_episodes_that_are_held_out_are_not_learned_from(data: Path) -> None:
@@ -75,9 +75,9 @@ def test_episodes_that_are_held_out_are_not_learned_from(data: Path) -> None:
     seen = learner._data.view(learner._learned, 1, 1.0).obs["walk"]
     known = {tuple(row) for row in seen.tolist()}
     assert all(tuple(row) in known for row in learner._draw(4)["obs/walk"].tolist())
-    judged = learner._judge()
+    compared = learner._compare()
     apart = learner._data.view(learner._held, 1, 1.0).obs["walk"].tolist()
-    assert sorted(judged.obs["walk"].tolist()) == sorted(apart)
+    assert sorted(compared.obs["walk"].tolist()) == sorted(apart)
     assert "heldout_distance" not in built(replace(CFG, held_out=0.0), data, kit.flow()).iterate()
 
 
@@ -92,7 +92,7 @@ def test_the_teacher_says_what_it_would_do_where_the_student_gets_to() -> None:
     own = learner.experience.memory.replay
     known = {tuple(row) for row in own.view(own.indices(), 1, 1.0).obs["walk"].tolist()}
     assert all(tuple(row) in known for row in rows["obs/walk"].tolist())
-    assert torch.allclose(rows["taught"], decoder_of(teacher).decode({"walk": rows["obs/walk"]}, rows["noise"]))
+    assert torch.allclose(rows["teacher_chunk"], decoder_of(teacher).decode({"walk": rows["obs/walk"]}, rows["noise"]))
 
 
 def test_a_resumed_run_has_its_teacher_from_its_own_checkpoint(data: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from robotrl.deploy.bundle.bundle import open_bundle
 from robotrl.deploy.export import export, parity_of
 from robotrl.errors import CapabilityError
-from robotrl.fn.distillation.same_noise import NoiseDecoder, decoder_of, same_noise, taught_chunks
+from robotrl.fn.distillation.same_noise import NoiseDecoder, decoder_of, same_noise, teacher_chunks
 from robotrl.policies.flow import FlowPolicy
 from robotrl.policies.one_step import one_step
 from robotrl.policies.shortcut import ShortcutPolicy
@@ -50,22 +50,22 @@ def test_the_student_of_a_linear_teacher_is_worked_by_hand() -> None:
     a = torch.tensor([0.4, -0.8, 0.2, 1.0, -0.4])
     teacher = linear_flow(a, -1.0, 2)
     obs, noise = observations(64), torch.randn(64, 1, 2, generator=torch.Generator().manual_seed(0))
-    taught = taught_chunks(decoder_of(teacher), obs, noise, 24)
+    teacher_chunk = teacher_chunks(decoder_of(teacher), obs, noise, 24)
     by_hand = 0.25 * noise + 0.75 * (teacher.encode(obs) @ a)[:, None, None]
-    assert torch.allclose(taught, by_hand, atol=1e-6) and not taught.requires_grad
+    assert torch.allclose(teacher_chunk, by_hand, atol=1e-6) and not teacher_chunk.requires_grad
     student = decoder_of(linear_flow(0.75 * a, -0.75, 1))
-    assert same_noise(student.decode(obs, noise), taught).item() < 1e-12
+    assert same_noise(student.decode(obs, noise), teacher_chunk).item() < 1e-12
     # half the step of the student from 1/4 w + 3/4 a.c to a.c: 1/4 (a.c - w), squared
     other = decoder_of(linear_flow(a, -1.0, 1))
     wanted = (0.25 * (teacher.encode(obs) @ a)[:, None, None] - 0.25 * noise).square().mean()
-    assert same_noise(other.decode(obs, noise), taught).item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert same_noise(other.decode(obs, noise), teacher_chunk).item() == pytest.approx(wanted.item(), rel=1e-5)
     # and it is where the loss leads to
     learned: Any = one_step(teacher)
     optimizer = torch.optim.LBFGS(learned.parameters(), max_iter=100, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = same_noise(decoder_of(learned).decode(obs, noise), taught)
+        loss = same_noise(decoder_of(learned).decode(obs, noise), teacher_chunk)
         loss.backward()
         return loss
 
@@ -75,9 +75,9 @@ def test_the_student_of_a_linear_teacher_is_worked_by_hand() -> None:
 
 
 def test_no_gradient_reaches_the_teacher() -> None:
-    chunk, taught = (torch.full((2, 1, 1), value, requires_grad=True) for value in (1.0, 0.5))
-    same_noise(chunk, taught).backward()
-    assert taught.grad is None
+    chunk, teacher_chunk = (torch.full((2, 1, 1), value, requires_grad=True) for value in (1.0, 0.5))
+    same_noise(chunk, teacher_chunk).backward()
+    assert teacher_chunk.grad is None
     assert chunk.grad is not None and chunk.grad.flatten().tolist() == [0.5, 0.5]
 
 

@@ -86,18 +86,18 @@ def decoder_of(policy: object) -> NoiseDecoder:
     )
 
 
-def same_noise(chunk: Tensor, taught: Tensor) -> Tensor:
+def same_noise(chunk: Tensor, teacher_chunk: Tensor) -> Tensor:
     """Mean squared distance of a student's chunks to its teacher's, |f(c, w) - D(c, w)|^2; a scalar.
 
     Args:
         chunk: (B, H, A) of the student in contexts c from noise w.
-        taught: (B, H, A) of the teacher in the same contexts from the same noise; no gradient flows into it.
+        teacher_chunk: (B, H, A) of the teacher in the same contexts from the same noise; no gradient flows into it.
     """
-    return (chunk - taught.detach()).square().mean()
+    return (chunk - teacher_chunk.detach()).square().mean()
 
 
 @torch.no_grad()
-def taught_chunks(teacher: NoiseDecoder, obs: dict[str, Tensor], noise: Tensor, block: int) -> Tensor:
+def teacher_chunks(teacher: NoiseDecoder, obs: dict[str, Tensor], noise: Tensor, block: int) -> Tensor:
     """Chunks (B, H, A) of a teacher, in bounded memory.
 
     Args:
