@@ -1,7 +1,7 @@
 """Log-only mode: a wrapper of any sim that gives what a robot gives; see `LogOnlyCfg`.
 
-A robot has a limited number of episodes, begins them where it happens to stand, and is told its success afterwards, by a
-person or a classifier. What a simulator knows beyond that is not there.
+A robot has a limited number of episodes, begins them where it happens to stand, and is told its success afterwards, by
+a person or a classifier. What a simulator knows beyond that is not there.
 """
 
 from __future__ import annotations

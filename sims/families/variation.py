@@ -58,7 +58,7 @@ class Variation:
         del envs, keys, draws
 
     def seen(self, obs: dict[str, Tensor], keys: Ids, steps: Ids, draws: EpisodeDraws) -> dict[str, Tensor]:
-        """Observations of the policy (n, ...) of episodes with keys (n,) after steps (n,); the sim's stay as they are."""
+        """Observations of the policy (n, ...), by keys (n,) and steps (n,) of the episodes; the sim's stay."""
         del keys, steps, draws
         return obs
 

@@ -251,7 +251,7 @@ class MujocoCore:
         first = self.places()
         if offsets_m.shape != (len(env_ids), len(first), 2):
             raise ConfigError(
-                f"offsets_m has shape {offsets_m.shape}: expected {(len(env_ids), len(first), 2)}, x and y of each thing"
+                f"offsets_m has shape {offsets_m.shape}: expected {(len(env_ids), len(first), 2)}, x and y of each"
             )
         qpos = self.physics.batch.bind("qpos")
         for number, at in enumerate(first.values()):
