@@ -412,7 +412,7 @@ def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
     return on_device(sim, device_of(cfg.device))
 
 
-def _judged(sim: SimCfg) -> SimCfg:
+def _evaluated(sim: SimCfg) -> SimCfg:
     options: Any = configs.options_of(sim)
     return replace(sim, options=replace(options, log_only=NOT_LOG_ONLY)) if isinstance(options, HasLogOnly) else sim
 
@@ -460,7 +460,7 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim | None:
     if not cfg.evaluation.episodes:
         return None
     # a training in log-only mode is judged outside of it
-    sim = _make_sim(replace(cfg, sim=_judged(cfg.sim)), cfg.evaluation.num_envs, cfg.seed)
+    sim = _make_sim(replace(cfg, sim=_evaluated(cfg.sim)), cfg.evaluation.num_envs, cfg.seed)
     if not isinstance(sim, HasStateIds):
         raise CapabilityError(
             f"sim {cfg.sim.name!r} lacks HasStateIds: a run cannot be evaluated on held-out starts"

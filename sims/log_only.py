@@ -32,7 +32,7 @@ from robotrl.spec import (
     HasSuccessHold,
     HasSymmetries,
     Step,
-    ToldOutcome,
+    SuccessLabel,
     lost,
     privileged,
 )
@@ -83,7 +83,7 @@ class LogOnlySim(WrappedSim):
     the last episode of the budget is refused.
 
     `Step.info["success"]` is the told outcome in the step that ends an episode, where it is told at once, and false
-    everywhere else. All outcomes are told by `take_outcomes`.
+    everywhere else. All outcomes are told by `take_success_labels`.
     """
 
     def __init__(self, sim: Any, cfg: LogOnlyCfg, seed: int) -> None:
@@ -96,9 +96,9 @@ class LogOnlySim(WrappedSim):
         self._numbers: NDArray[np.int64] = np.full(self.num_envs, -1)
         """(N,) number of each env's episode; -1 before its first step, and outside of the budget."""
         self._given_out, self._ended = 0, 0
-        self._open: deque[ToldOutcome] = deque()
+        self._open: deque[SuccessLabel] = deque()
         """Outcomes that are not told yet, in the order in which the episodes ended."""
-        self._told: list[ToldOutcome] = []
+        self._outcomes: list[SuccessLabel] = []
 
     @property
     def episodes_left(self) -> int:
@@ -139,9 +139,9 @@ class LogOnlySim(WrappedSim):
         ended = [env for env in step.final_ids.tolist() if not gone[env]]
         for env in ended:
             if self._numbers[env] >= 0:
-                told = ToldOutcome(int(self._numbers[env]), self._labelled(int(self._numbers[env]), bool(true[env])))
-                self._open.append(told)
-                success[env] = told.success and self._cfg.success_delay_episodes == 0
+                outcome = SuccessLabel(int(self._numbers[env]), self._labeled(int(self._numbers[env]), bool(true[env])))
+                self._open.append(outcome)
+                success[env] = outcome.success and self._cfg.success_delay_episodes == 0
                 self._end(1)
         self._numbers[ended] = -1
         reward = step.reward if self._cfg.shows_reward else torch.zeros_like(step.reward)
@@ -167,19 +167,19 @@ class LogOnlySim(WrappedSim):
         """See `WrappedSim.present`."""
         return self._visible(obs)
 
-    def take_outcomes(self) -> list[ToldOutcome]:
-        """See `HasToldOutcomes`."""
-        told, self._told = self._told, []
-        return told
+    def take_success_labels(self) -> list[SuccessLabel]:
+        """See `HasSuccessLabels`."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
 
     def _end(self, count: int) -> None:
         """Count episodes that ended, and tell the outcomes that are due."""
         self._ended += count
         late = 0 if self.episodes_left == 0 else self._cfg.success_delay_episodes
         while len(self._open) > late:
-            self._told.append(self._open.popleft())
+            self._outcomes.append(self._open.popleft())
 
-    def _labelled(self, number: int, success: bool) -> bool:
+    def _labeled(self, number: int, success: bool) -> bool:
         """The outcome as it is told."""
         drawn = float(counter_rng.uniform(self._seed, np.array([number]), 1)[0, 0])
         rate = self._cfg.false_failure_rate if success else self._cfg.false_success_rate

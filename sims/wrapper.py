@@ -31,16 +31,16 @@ from robotrl.spec import (
     HasState,
     HasStateIds,
     HasSuccessHold,
+    HasSuccessLabels,
     HasSuccessRule,
     HasSymmetries,
     HasTimeLimit,
-    HasToldOutcomes,
     HasTrace,
     Spec,
     Split,
     Step,
+    SuccessLabel,
     SuccessRule,
-    ToldOutcome,
 )
 from robotrl.spec.actuation import Actuation, HasActuation, HasServoClock, Reflex
 from robotrl.spec.captions import ActionCaptions, HasActionCaptions
@@ -462,10 +462,10 @@ class _ServoClock(WrappedSim):
         self.sim.set_reflex(reflex)
 
 
-class _ToldOutcomes(WrappedSim):
-    def take_outcomes(self) -> list[ToldOutcome]:
+class _SuccessLabels(WrappedSim):
+    def take_success_labels(self) -> list[SuccessLabel]:
         """Outcomes that were told since the last call."""
-        return self.sim.take_outcomes()
+        return self.sim.take_success_labels()
 
 
 class _Reasons(WrappedSim):
@@ -495,7 +495,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasInstructions: _Instructions,
     HasSymmetries: _Symmetries,
     HasSuccessRule: _SuccessRule,
-    HasToldOutcomes: _ToldOutcomes,
+    HasSuccessLabels: _SuccessLabels,
     HasReasons: _Reasons,
     HasLateRewards: _LateRewards,
     HasVehicleObs: _VehicleObs,

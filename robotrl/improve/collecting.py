@@ -13,7 +13,7 @@ from robotrl.improve.target import Target
 from robotrl.registry import make_sim
 from robotrl.rollout.compatibility import check_fit
 from robotrl.rollout.demos import instruction_of
-from robotrl.rollout.evaluate import Episode, actor_for, run_episodes, run_told_episodes
+from robotrl.rollout.evaluate import Episode, actor_for, run_episodes, run_labeled_episodes
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import HasStateIds, VecSim, why_lacking
 
@@ -45,8 +45,8 @@ def collect(policy_path: Path, target: Target, count: int, seed: int, num_envs: 
         check_fit(policy, vec)
         if target.log_only is not None:
             actor = actor_for(policy, vec, "sample", seed)
-            told = run_told_episodes(actor, vec, count, record=True, description="own episodes")
-            return LogBook(tuple(_own(episode, target, vec, seed) for episode in told))
+            found = run_labeled_episodes(actor, vec, count, record=True, description="own episodes")
+            return LogBook(tuple(_own(episode, target, vec, seed) for episode in found))
         if not isinstance(vec, HasStateIds):
             why = why_lacking(vec, "HasStateIds")
             raise CapabilityError(f"sim {target.sim!r} lacks HasStateIds: cannot collect episodes{why}")

@@ -26,8 +26,8 @@ from robotrl.spec import (
     HasMemory,
     HasOverlap,
     HasStateIds,
+    HasSuccessLabels,
     HasSuccessRule,
-    HasToldOutcomes,
     Mode,
     Policy,
     Spec,
@@ -293,7 +293,7 @@ def run_episodes(
     return _run(actor, sim, wanted, True, record, on_step, on_reward, description)
 
 
-def run_told_episodes(
+def run_labeled_episodes(
     actor: Actor, sim: VecSim, count: int, *, record: bool = False, description: str = "episodes"
 ) -> list[Episode]:
     """Run as many episodes as a sim in log-only mode still gives, from starts that nobody chooses.
@@ -302,7 +302,7 @@ def run_told_episodes(
 
     Args:
         actor: the actor, made for this sim's number of envs.
-        sim: a sim that tells outcomes late (`HasToldOutcomes`), with a budget of `count` episodes.
+        sim: a sim that tells outcomes late (`HasSuccessLabels`), with a budget of `count` episodes.
         count: number of episodes.
         record: keep observations, actions and rewards.
         description: text of the progress bar.
@@ -313,16 +313,16 @@ def run_told_episodes(
     Raises:
         CapabilityError: the sim does not tell outcomes late, or has not told all of them at the end.
     """
-    if not isinstance(sim, HasToldOutcomes):
-        raise CapabilityError(f"sim {type(sim).__name__} lacks HasToldOutcomes: expected one in log-only mode")
+    if not isinstance(sim, HasSuccessLabels):
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasSuccessLabels: expected one in log-only mode")
     episodes = _run(actor, sim, list(range(count)), False, record, None, None, description)
-    told = {outcome.number: outcome.success for outcome in sim.take_outcomes()}
-    if untold := [number for number in range(count) if number not in told]:
+    outcomes = {outcome.number: outcome.success for outcome in sim.take_success_labels()}
+    if untold := [number for number in range(count) if number not in outcomes]:
         raise CapabilityError(
             f"the success of episode {untold[0]} and {len(untold) - 1} more of {count} was not told: expected a budget"
             " (log_only.episodes) of as many"
         )
-    return [episode._replace(success=told[number]) for number, episode in enumerate(episodes)]
+    return [episode._replace(success=outcomes[number]) for number, episode in enumerate(episodes)]
 
 
 def _run(

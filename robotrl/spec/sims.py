@@ -278,7 +278,7 @@ class HasSuccessHold(Protocol):
     a reset; not part of the state."""
 
 
-class ToldOutcome(NamedTuple):
+class SuccessLabel(NamedTuple):
     """Outcome of an episode that was told after its end."""
 
     number: int
@@ -288,10 +288,10 @@ class ToldOutcome(NamedTuple):
 
 
 @runtime_checkable
-class HasToldOutcomes(Protocol):
+class HasSuccessLabels(Protocol):
     """Success is told some time after an episode's end, as on a robot, whose episodes a person or classifier judges."""
 
-    def take_outcomes(self) -> list[ToldOutcome]:
+    def take_success_labels(self) -> list[SuccessLabel]:
         """Outcomes that were told since the last call, in the order in which the episodes ended."""
         ...
 

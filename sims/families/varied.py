@@ -160,10 +160,10 @@ class VariedSim(WrappedSim):
         """Check that the episodes are those that were queued."""
         if not self._numbered:
             return
-        told = step.info["state_id"].cpu().numpy()
-        for env in np.flatnonzero((told != self.episode_keys) & (told >= 0)).tolist():
+        actual = step.info["state_id"].cpu().numpy()
+        for env in np.flatnonzero((actual != self.episode_keys) & (actual >= 0)).tolist():
             raise CapabilityError(
-                f"sim {type(self.sim).__name__}: env {env} ran start {told[env]}, expected {self.episode_keys[env]}:"
+                f"sim {type(self.sim).__name__}: env {env} ran start {actual[env]}, expected {self.episode_keys[env]}:"
                 " perturbations by the start need a sim whose envs take queued starts in their order"
             )
 

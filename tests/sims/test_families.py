@@ -117,7 +117,7 @@ def test_a_shift_moves_the_picture_and_repeats_its_border() -> None:
     assert len(set(places)) > 4
 
 
-class Told(Walk):
+class InstructedWalk(Walk):
     """A walk that is told in words what to do."""
 
     vocabulary = ("", "walk", "to", "the", "goal")
@@ -146,13 +146,15 @@ class Told(Walk):
 
 
 def test_lost_words_are_left_out_of_observation_and_text_alike() -> None:
-    wrapped = perturbed(Told(20), PerturbCfg(words_lost=2), 0)
+    wrapped = perturbed(InstructedWalk(20), PerturbCfg(words_lost=2), 0)
     heard = wrapped.reset(seed=0)["instruction"]
     assert (heard[:, :2] > 0).all() and not heard[:, 2:].any()
-    texts = [" ".join(Told.vocabulary[word] for word in row if word) for row in heard.tolist()]
+    texts = [" ".join(InstructedWalk.vocabulary[word] for word in row if word) for row in heard.tolist()]
     assert wrapped.instructions() == texts and len(set(texts)) > 3
     # one word stays
-    assert (perturbed(Told(3), PerturbCfg(words_lost=9), 0).reset(seed=0)["instruction"] > 0).sum(1).tolist() == [1] * 3
+    assert (perturbed(InstructedWalk(3), PerturbCfg(words_lost=9), 0).reset(seed=0)["instruction"] > 0).sum(
+        1
+    ).tolist() == [1] * 3
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import torch
 
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.registry import make_sim
-from robotrl.rollout.evaluate import Turn, run_episodes, run_told_episodes
+from robotrl.rollout.evaluate import Turn, run_episodes, run_labeled_episodes
 from robotrl.sims.log_only import WITHOUT, log_only
 from robotrl.sims.perturbation import perturbed
-from robotrl.spec import HasExpert, HasFinalObs, HasState, HasStateIds, HasToldOutcomes, ToldOutcome, why_lacking
+from robotrl.spec import HasExpert, HasFinalObs, HasState, HasStateIds, HasSuccessLabels, SuccessLabel, why_lacking
 from robotrl.spec.sim_options import LogOnlyCfg, PerturbCfg
 from robotrl.testing.sims import CHECKS, SimCase
 from tests.kits.door_sims import RestartWalk, SeenWalk
@@ -55,7 +55,7 @@ def test_an_episode_that_is_given_up_counts_and_has_no_outcome() -> None:
     assert sim.episodes_left == 2
     for _ in range(4):
         sim.step(torch.zeros(2, 1))
-    assert sim.take_outcomes() == [ToldOutcome(2, False), ToldOutcome(3, False)]
+    assert sim.take_success_labels() == [SuccessLabel(2, False), SuccessLabel(3, False)]
 
 
 def test_success_is_told_late_and_the_rest_when_the_budget_is_used_up() -> None:
@@ -66,7 +66,7 @@ def test_success_is_told_late_and_the_rest_when_the_budget_is_used_up() -> None:
         step = sim.step(ON)
         assert not step.info["success"].any()
         if len(step.final_ids):
-            told.append([outcome.number for outcome in sim.take_outcomes()])
+            told.append([outcome.number for outcome in sim.take_success_labels()])
     assert told == [[], [], [0], [1, 2, 3]]
 
 
@@ -84,7 +84,7 @@ def test_success_is_told_in_the_last_step_and_no_reward_before_it() -> None:
 def test_a_classifier_that_errs_tells_false_outcomes_the_same_for_the_same_seed() -> None:
     def outcomes(seed: int, **rates: float) -> list[bool]:
         sim = log_only(Walk(50, seed=1), LogOnlyCfg(400, **rates), seed)
-        return [episode.success for episode in run_told_episodes(Steady(50, 1.0), sim, 400)]
+        return [episode.success for episode in run_labeled_episodes(Steady(50, 1.0), sim, 400)]
 
     assert all(outcomes(0)) and not any(outcomes(0, false_failure_rate=1.0))
     some = outcomes(0, false_failure_rate=0.25)
@@ -95,14 +95,14 @@ def test_a_classifier_that_errs_tells_false_outcomes_the_same_for_the_same_seed(
 
 def test_episodes_are_those_of_the_budget_in_the_order_of_their_beginnings() -> None:
     sim = log_only(Walk(3), LogOnlyCfg(7, success_delay_episodes=3), 0)
-    episodes = run_told_episodes(Steady(3, 0.5), sim, 7, record=True)
+    episodes = run_labeled_episodes(Steady(3, 0.5), sim, 7, record=True)
     assert len(episodes) == 7 and sim.episodes_left == 0
     for episode in episodes:
         # of starts at -1, -0.5 ... 1 m, all are at 2 m within six steps
         assert episode.success and episode.state_id in range(1000) and not episode.rewards.any()
         assert episode.length == round((2 - float(episode.obs["walk"][0, 0])) / 0.5)
-    with pytest.raises(CapabilityError, match="lacks HasToldOutcomes: expected one in log-only mode"):
-        run_told_episodes(Steady(3, 0.5), Walk(3), 7)
+    with pytest.raises(CapabilityError, match="lacks HasSuccessLabels: expected one in log-only mode"):
+        run_labeled_episodes(Steady(3, 0.5), Walk(3), 7)
 
 
 def test_an_episode_that_a_classifier_ends_counts() -> None:
@@ -112,7 +112,7 @@ def test_an_episode_that_a_classifier_ends_counts() -> None:
     assert set(sim.restart(torch.tensor([1]))) == {"walk"} and sim.episodes_left == 2
     for _ in range(6):
         sim.step(torch.zeros(2, 1))
-    assert [outcome.number for outcome in sim.take_outcomes()] == [0, 2]
+    assert [outcome.number for outcome in sim.take_success_labels()] == [0, 2]
 
 
 def test_an_episode_outside_of_the_budget_is_told_to_be() -> None:
@@ -131,7 +131,7 @@ def test_chosen_starts_are_refused_by_name() -> None:
     with pytest.raises(CapabilityError, match=f"lacks HasStateIds: cannot run listed starts: {why}"):
         run_episodes(Steady(1, 1.0), sim, [3])
     assert not isinstance(sim, HasStateIds) and not isinstance(sim, HasState)
-    assert isinstance(sim, HasFinalObs) and isinstance(sim, HasToldOutcomes)
+    assert isinstance(sim, HasFinalObs) and isinstance(sim, HasSuccessLabels)
     assert all(why_lacking(sim, one.__name__) for one in WITHOUT)
 
 
