@@ -18,7 +18,16 @@ from typing import Any, NamedTuple
 from robotrl.errors import ConfigError, RobotrlError, check_at_least, out_of_range, short, unknown
 from robotrl.removed_presets import REMOVED_PRESETS
 from robotrl.spec.json_fields import check_settings
-from robotrl.spec.sim_options import UNPERTURBED, HasHistory, HasPerturb, SimOptions, options_of_factory, with_values
+from robotrl.spec.sim_options import (
+    NOT_LOG_ONLY,
+    UNPERTURBED,
+    HasHistory,
+    HasLogOnly,
+    HasPerturb,
+    SimOptions,
+    options_of_factory,
+    with_values,
+)
 from robotrl.utils.installation import install_line
 
 
@@ -450,7 +459,9 @@ def build_sim(options: SimOptions, num_envs: int, seed: int) -> Any:
         if isinstance(options, HasHistory) and options.history != 1:
             # outside the faults: a policy remembers what it was given
             sim = importlib.import_module("robotrl.sims.history").remembered(sim, options.history)
-    except ConfigError:
+        if isinstance(options, HasLogOnly) and options.log_only != NOT_LOG_ONLY:
+            sim = importlib.import_module("robotrl.sims.log_only").log_only(sim, options.log_only, seed)
+    except RobotrlError:
         sim.close()
         raise
     return sim

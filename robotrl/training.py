@@ -19,7 +19,7 @@ import torch
 
 from robotrl import config as configs
 from robotrl.cluster.factory import ClusterCollectors
-from robotrl.config import TrainCfg, class_named
+from robotrl.config import SimCfg, TrainCfg, class_named
 from robotrl.engine import distributed
 from robotrl.engine.autocast import warn_if_slow
 from robotrl.engine.distributed import DistributedContext
@@ -54,6 +54,7 @@ from robotrl.sims.wrapper import declared
 from robotrl.spec import HasCamera, HasStateIds, VecSim, shown_dt_s, why_lacking
 from robotrl.spec.episode_log import HasEpisodeLog
 from robotrl.spec.json_fields import name_values
+from robotrl.spec.sim_options import NOT_LOG_ONLY, HasLogOnly
 from robotrl.utils.devices import device_of
 from robotrl.utils.hardware import check_threads, usable_cores
 from robotrl.utils.media import grid, write_gif
@@ -411,6 +412,11 @@ def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
     return on_device(sim, device_of(cfg.device))
 
 
+def _evaluated(sim: SimCfg) -> SimCfg:
+    options: Any = configs.options_of(sim)
+    return replace(sim, options=replace(options, log_only=NOT_LOG_ONLY)) if isinstance(options, HasLogOnly) else sim
+
+
 def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | None, answers: str) -> VecSim:
     """Training sim with the configured rewards and curriculum; evaluations use neither.
 
@@ -453,7 +459,8 @@ def _make_eval_sim(cfg: TrainCfg[Any, Any]) -> VecSim | None:
     """Evaluation sim, None for a run without evaluations; checks its capabilities before training begins."""
     if not cfg.evaluation.episodes:
         return None
-    sim = _make_sim(cfg, cfg.evaluation.num_envs, cfg.seed)
+    # a training in log-only mode is judged outside of it
+    sim = _make_sim(replace(cfg, sim=_evaluated(cfg.sim)), cfg.evaluation.num_envs, cfg.seed)
     if not isinstance(sim, HasStateIds):
         raise CapabilityError(
             f"sim {cfg.sim.name!r} lacks HasStateIds: a run cannot be evaluated on held-out starts"

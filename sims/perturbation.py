@@ -1,4 +1,6 @@
-"""Wrapper of any sim in which observations are old or lost, and actions late; see `PerturbCfg`.
+"""Perturbations of any sim; and the wrapper in which observations are old or lost, and actions late.
+
+`perturbed` applies all of `PerturbCfg`: the families of `robotrl.sims.families` first, then delays and losses.
 
 The faults are those of a real vehicle or robot: camera streams that drop frames in bursts, and control that is computed
 late (Bench2Drive-Robust tests driving agents so). The sim, its reward and its events stay as they are.
@@ -17,6 +19,9 @@ from robotrl.errors import CapabilityError, DataError
 from robotrl.fn.planner.late_plan import carried_on, straight_on
 from robotrl.fn.random import counter_rng
 from robotrl.sims.actions import ActionBounds
+from robotrl.sims.families.registry import variations
+from robotrl.sims.families.variation import is_numbered
+from robotrl.sims.families.varied import VariedSim, varied
 from robotrl.sims.wrapper import State, WrappedSim, declared
 from robotrl.spec import COMMITTED, COMMITTED_MASK, Expert, HasStateIds, Step, committed_specs, visible
 from robotrl.spec.actuation import HasActuation
@@ -31,7 +36,10 @@ _STEP_BITS = 20
 
 
 def perturbed(sim: Any, cfg: PerturbCfg, seed: int) -> Any:
-    """Wrap a sim with the faults of `cfg`; a sim without any is returned as it is.
+    """Wrap a sim with the perturbations of `cfg`; a sim without any is returned as it is.
+
+    The families are applied in the order of `robotrl.sims.families.registry.FAMILIES`: the world (mass, friction,
+    places), what is observed of it (looks, words, noise), and last what is late or lost of that.
 
     Args:
         sim: any sim; the wrapped one has its capabilities.
@@ -41,7 +49,8 @@ def perturbed(sim: Any, cfg: PerturbCfg, seed: int) -> Any:
     Raises:
         ConfigError: a value out of range.
         CapabilityError: actions that are choices are to be observed as committed, or they or trajectories are to be
-            interpolated, or actions that are no trajectories are to count from their observation.
+            interpolated, or actions that are no trajectories are to count from their observation; or the sim cannot
+            have a family.
     """
     cfg.check()
     if cfg.plans_from_observation and _plan_dt_s(sim) is None:
@@ -60,6 +69,9 @@ def perturbed(sim: Any, cfg: PerturbCfg, seed: int) -> Any:
             f"perturb.committed_steps is {cfg.committed_steps} and the actions of {type(sim).__name__} are choices:"
             " expected 0; only numbers are observed as committed"
         )
+    chosen = variations(sim, cfg)
+    if chosen or (cfg.draw_delay and is_numbered(sim)):
+        sim = varied(sim, chosen, seed)
     return declared(PerturbedSim, sim)(sim, cfg, seed) if cfg.active else sim
 
 
@@ -320,6 +332,8 @@ class PerturbedSim(WrappedSim):
             self._queue[:, envs] = self._bounded(onward.flatten(1))
         if self._cfg.draw_delay:
             keys = self._episodes * self.num_envs + np.arange(self.num_envs)
+            if isinstance(self.sim, VariedSim):
+                keys = self.sim.episode_keys
             draws = counter_rng.uniform(self._seed ^ _DELAYS, keys[envs.cpu().numpy()], 1)[:, 0]
             drawn = np.floor(draws * (self._cfg.action_delay_steps + 1)).astype(np.int64)
             self._delay[envs] = torch.from_numpy(drawn).to(self.device)

@@ -5,7 +5,7 @@ A wrapper has exactly the capabilities of its sim: `declared` builds a class for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from robotrl.spec import (
     HasInstructions,
     HasParams,
     HasPictureSize,
+    HasPlaces,
     HasPrivileged,
     HasReasons,
     HasRestart,
@@ -30,6 +31,7 @@ from robotrl.spec import (
     HasState,
     HasStateIds,
     HasSuccessHold,
+    HasSuccessLabels,
     HasSuccessRule,
     HasSymmetries,
     HasTimeLimit,
@@ -37,6 +39,7 @@ from robotrl.spec import (
     Spec,
     Split,
     Step,
+    SuccessLabel,
     SuccessRule,
 )
 from robotrl.spec.actuation import Actuation, HasActuation, HasServoClock, Reflex
@@ -116,6 +119,10 @@ class WrappedSim:
     def symmetries_of(self, symmetries: Mapping[str, tuple[Symmetry, ...]]) -> Mapping[str, tuple[Symmetry, ...]]:
         """Convert the sim's symmetries for the wrapper's observations."""
         return symmetries
+
+    def instructions_of(self, instructions: list[str]) -> list[str]:
+        """Convert the sim's instructions (N) for the wrapper's user."""
+        return instructions
 
     def own_state(self) -> State:
         """The wrapper's own state that affects later steps."""
@@ -228,6 +235,17 @@ class _Params(WrappedSim):
         self.sim.set_params(ids, values)
 
 
+class _Places(WrappedSim):
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Names of the loose things."""
+        return self.sim.places
+
+    def displace(self, envs: Tensor, offsets_m: NDArray[np.float64]) -> dict[str, Tensor]:
+        """Move things as their episodes begin."""
+        return self.present(self.from_sim(self.sim.displace(self.to_sim(envs), offsets_m)))
+
+
 class _Privileged(WrappedSim):
     @property
     def privileged(self) -> tuple[str, ...]:
@@ -307,7 +325,7 @@ class _Instructions(WrappedSim):
 
     def instructions(self) -> list[str]:
         """(N) instruction of each env's running episode."""
-        return self.sim.instructions()
+        return self.instructions_of(self.sim.instructions())
 
 
 class _Symmetries(WrappedSim):
@@ -444,6 +462,12 @@ class _ServoClock(WrappedSim):
         self.sim.set_reflex(reflex)
 
 
+class _SuccessLabels(WrappedSim):
+    def take_success_labels(self) -> list[SuccessLabel]:
+        """Outcomes that were told since the last call."""
+        return self.sim.take_success_labels()
+
+
 class _Reasons(WrappedSim):
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -458,6 +482,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasCamera: _Camera,
     HasPictureSize: _PictureSize,
     HasParams: _Params,
+    HasPlaces: _Places,
     HasPrivileged: _Privileged,
     HasGroundingTargets: _Meaning,
     HasExpert: _Expert,
@@ -470,6 +495,7 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
     HasInstructions: _Instructions,
     HasSymmetries: _Symmetries,
     HasSuccessRule: _SuccessRule,
+    HasSuccessLabels: _SuccessLabels,
     HasReasons: _Reasons,
     HasLateRewards: _LateRewards,
     HasVehicleObs: _VehicleObs,
@@ -487,7 +513,9 @@ _PARTS: dict[type[Any], type[WrappedSim]] = {
 }
 
 
-def declared(wrapper: type[WrappedSim], sim: Any) -> Any:
-    """Subclass of a wrapper with exactly the capabilities of a sim."""
-    parts = tuple(part for capability, part in _PARTS.items() if isinstance(sim, capability))
+def declared(wrapper: type[WrappedSim], sim: Any, without: Container[type[Any]] = ()) -> Any:
+    """Subclass of a wrapper with exactly the capabilities of a sim, but for those of `without`."""
+    parts = tuple(
+        part for capability, part in _PARTS.items() if isinstance(sim, capability) and capability not in without
+    )
     return type(wrapper.__name__, (wrapper, *parts), {})

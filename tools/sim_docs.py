@@ -29,7 +29,7 @@ import robotrl
 from robotrl.registry import SIMS, sim_options
 from robotrl.spec import HasCamera, HasExpert, HasParams, HasPrivileged, HasState, HasStateIds, Spec
 from robotrl.spec.json_fields import hints_of, name_values
-from robotrl.spec.sim_options import UNPERTURBED
+from robotrl.spec.sim_options import NOT_LOG_ONLY, UNPERTURBED
 from robotrl.utils.source_texts import class_texts, field_texts, texts_below
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "sims"
@@ -122,7 +122,7 @@ def field_docs(cls: type) -> dict[str, str]:
 
 def default_text(value: Any) -> str:
     """Text of a default; a nested dataclass has a table of its own."""
-    if value == UNPERTURBED:
+    if value in (UNPERTURBED, NOT_LOG_ONLY):
         return "none"
     return "see below" if dataclasses.is_dataclass(value) else f"`{value!r}`"
 

@@ -30,7 +30,7 @@ from robotrl.run.policy_checkpoint import describe, load_policy
 from robotrl.spec import Spec, Split, VecSim, committed_steps
 from robotrl.spec.actuation import HasServoClock, ServoTick
 from robotrl.spec.json_fields import name_values
-from robotrl.spec.sim_options import HasPerturb, HasPolicyOptions, carried_options
+from robotrl.spec.sim_options import HasPerturb, HasPolicyOptions, carried_options, without_log_only
 from robotrl.utils.devices import CPU, device_of
 
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ def sim_of(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
 
 
 def _trained_on(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
-    """See `sim_of`; without what a bundle asks for."""
+    """See `sim_of`; without what a bundle asks for. Log-only mode is for training, not for judging."""
     run = run_of(path)
     trained_on: dict[str, Any] = {} if run is None else run.config.get("sim", {})
     if run is None and kind_of(path) == "bundle":
@@ -421,7 +421,7 @@ def _trained_on(path: Path, sim: str | None) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"sim is missing: {path} does not name the one that it was trained on: expected --sim NAME")
     if run is None and name != trained_on.get("name") and name.startswith("gym/"):
         return name, {"actions": "scores"} if _acts_by_scores(path) else {}
-    had = dict(trained_on.get("options") or {})
+    had = without_log_only(trained_on.get("options") or {})
     if name == trained_on.get("name") or not had:
         return name, had
     other = sim_options(name)

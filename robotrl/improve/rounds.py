@@ -118,6 +118,7 @@ def improve(settings: ImproveSettings, on_stage: OnStage | None = None) -> tuple
     """
     check_settings(settings)
     target = read_target(settings.policy, settings.sim, settings.options)
+    _check_budget(settings, target)
     method: ImproveMethod = METHODS.load(settings.method)
     method.check(target.policy)
     if target.manifest is not None:
@@ -161,6 +162,25 @@ def check_settings(settings: ImproveSettings) -> None:
         raise ConfigError(f"--collect-episodes is {settings.collect_episodes} beside --no-sim: expected one of the two")
     if settings.trials is not None and settings.in_sim:
         raise ConfigError("--trials is given, and the sim judges: expected --no-sim beside it")
+
+
+def _check_budget(settings: ImproveSettings, target: Target) -> None:
+    """Check that the budget of the log-only mode is enough for the episodes of all rounds.
+
+    Raises:
+        ConfigError: it is not, or the mode is on and nothing is collected.
+    """
+    if target.log_only is None:
+        return
+    if not settings.collect_episodes:
+        raise ConfigError("--sim.log-only is given, and nothing is collected: expected --collect-episodes N beside it")
+    collecting = settings.rounds - bool(settings.logs)
+    needed, budget = collecting * settings.collect_episodes, int(target.log_only["episodes"])
+    if needed > budget:
+        raise ConfigError(
+            f"log_only.episodes is {budget}: expected {needed} or more, for {collecting} rounds with --collect-episodes"
+            f" {settings.collect_episodes} each"
+        )
 
 
 def check_split(episodes: Sequence[OwnEpisode], target: Target, split: Split) -> None:

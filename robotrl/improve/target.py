@@ -16,6 +16,7 @@ from robotrl.errors import ConfigError, DataError
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import load_policy
 from robotrl.spec import Spec, without_committed
+from robotrl.spec.sim_options import without_log_only
 
 CHECKPOINTS = "checkpoints"
 
@@ -29,13 +30,15 @@ class Target(NamedTuple):
     """Run or checkpoint that it is trained from."""
     sim: str
     options: Mapping[str, Any]
-    """Options of the sim by name."""
+    """Options of the sim by name, without the log-only mode."""
     observation_spec: Mapping[str, Spec]
     """Observations that a log has to hold: without committed actions, which no log records."""
     action_spec: Spec
     control_dt_s: float
     manifest: Manifest | None
     """Manifest of the bundle; None if a run or checkpoint was given."""
+    log_only: Mapping[str, Any] | None = None
+    """Settings of the log-only mode in which episodes are collected; None outside of it."""
 
     @property
     def bundle_id(self) -> str | None:
@@ -60,17 +63,19 @@ def read_target(given: Path, sim: str | None = None, options: Mapping[str, Any] 
     path = given if manifest is None else run_behind(given, manifest)
     policy = load_policy(path)
     name, had = sim_of(path, sim)
+    given_options = dict(options or {})
     if policy.control_dt_s is None:
         raise ConfigError(f"{path} states no control period: expected a policy that was trained on a sim with one")
     return Target(
         given,
         path,
         name,
-        {**had, **(options or {})},
+        without_log_only({**had, **given_options}),
         without_committed(policy.observation_spec),
         policy.action_spec,
         float(policy.control_dt_s),
         manifest,
+        given_options.get("log_only"),
     )
 
 

@@ -26,6 +26,7 @@ from robotrl.spec import (
     HasMemory,
     HasOverlap,
     HasStateIds,
+    HasSuccessLabels,
     HasSuccessRule,
     Mode,
     Policy,
@@ -37,6 +38,7 @@ from robotrl.spec import (
     committed_steps,
     is_picture,
     lost,
+    why_lacking,
 )
 from robotrl.spec.actuation import HasReflex, Reflex, reflex_of
 from robotrl.utils.progress import track
@@ -284,10 +286,68 @@ def run_episodes(
         NumericsError: the sim or the actor gave a number that is not finite.
     """
     if not isinstance(sim, HasStateIds):
-        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts")
+        why = why_lacking(sim, "HasStateIds")
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts{why}")
     wanted = _distinct(ids)
-    n = sim.num_envs
     sim.queue_states(wanted)
+    return _run(actor, sim, wanted, True, record, on_step, on_reward, description)
+
+
+def run_labeled_episodes(
+    actor: Actor, sim: VecSim, count: int, *, record: bool = False, description: str = "episodes"
+) -> list[Episode]:
+    """Run as many episodes as a sim in log-only mode still gives, from starts that nobody chooses.
+
+    Noise is keyed by the number of the episode in place of its start.
+
+    Args:
+        actor: the actor, made for this sim's number of envs.
+        sim: a sim that tells outcomes late (`HasSuccessLabels`), with a budget of `count` episodes.
+        count: number of episodes.
+        record: keep observations, actions and rewards.
+        description: text of the progress bar.
+
+    Returns:
+        The episodes in the order of their beginnings, with success as it was told.
+
+    Raises:
+        CapabilityError: the sim does not tell outcomes late, or has not told all of them at the end.
+    """
+    if not isinstance(sim, HasSuccessLabels):
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasSuccessLabels: expected one in log-only mode")
+    episodes = _run(actor, sim, list(range(count)), False, record, None, None, description)
+    outcomes = {outcome.number: outcome.success for outcome in sim.take_success_labels()}
+    if untold := [number for number in range(count) if number not in outcomes]:
+        raise CapabilityError(
+            f"the success of episode {untold[0]} and {len(untold) - 1} more of {count} was not told: expected a budget"
+            " (log_only.episodes) of as many"
+        )
+    return [episode._replace(success=outcomes[number]) for number, episode in enumerate(episodes)]
+
+
+def _run(
+    actor: Actor,
+    sim: VecSim,
+    wanted: Sequence[int],
+    chosen: bool,
+    record: bool,
+    on_step: OnStep | None,
+    on_reward: OnReward | None,
+    description: str,
+) -> list[Episode]:
+    """Run episodes after a reset; see `run_episodes`.
+
+    Args:
+        actor: the actor.
+        sim: the sim.
+        wanted: names of the episodes in the order of their beginnings, by which their noise is keyed.
+        chosen: the names are the start ids that were queued.
+        record: see `run_episodes`; so are the rest.
+        on_step: see there.
+        on_reward: see there.
+        description: see there.
+    """
+    n = sim.num_envs
     obs = sim.reset()
     found: dict[int, Episode] = {}
     mode_of = actor.expert.mode if isinstance(actor, ExpertActor) else None
@@ -318,13 +378,14 @@ def run_episodes(
             # a lost episode is run again from its start
             gone = lost(step)
             ended = sorted(env for env in step.final_ids.tolist() if not gone[env])
-            _check_starts(sim, step, ended, running.start)
+            if chosen:
+                _check_starts(sim, step, ended, running.start)
             for row, env in enumerate(step.final_ids.tolist()):
                 state_id = int(running.start[env])
                 if state_id >= 0 and not gone[env]:
                     span = tape[begin[env] :] if record else []
                     found[state_id] = Episode(
-                        state_id=state_id,
+                        state_id=state_id if chosen else int(step.info["state_id"][env]),
                         success=bool(step.info["success"][env]),
                         terminated=bool(step.terminated[env]),
                         length=int(lengths[env]),
@@ -462,7 +523,8 @@ def evaluate(
         NumericsError: see `run_episodes` and `PolicyActor`.
     """
     if not isinstance(sim, HasStateIds):
-        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts")
+        why = why_lacking(sim, "HasStateIds")
+        raise CapabilityError(f"sim {type(sim).__name__} lacks HasStateIds: cannot run listed starts{why}")
     if ids is None:
         available = sim.state_ids(split)
         if not 1 <= episodes <= len(available):

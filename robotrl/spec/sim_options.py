@@ -235,6 +235,8 @@ def _factory_hints(factory: Any) -> dict[str, Any]:
 
 LONGEST_FAULT_STEPS = 1_000
 """Longest delay and longest burst, control steps."""
+FARTHEST_PLACE_M, LARGEST_SHIFT_PX, MOST_WORDS_LOST, LARGEST_CHANGE = 0.2, 64, 100, 0.95
+"""Largest offset of a thing and of a picture, most words that are not heard, largest relative change of a mass."""
 
 
 @dataclass(frozen=True)
@@ -265,10 +267,28 @@ class PerturbCfg:
     interpolate_actions: bool = False
     """Each action is approached in a straight line from the one before, over a control step, as by a bundle that is
     exported with `--interpolation linear`: the sim, which takes one action a step, gets the mean of both."""
+    place_m: float = 0.0
+    """Places: each loose thing of the scene begins its episode elsewhere, by up to so many meters along x and along
+    y."""
+    looks_gain: float = 0.0
+    """Looks: each color channel of the observed pictures is brighter or darker by a factor of up to 1 plus or minus
+    this, drawn for each episode."""
+    looks_shift_px: int = 0
+    """Looks: the observed pictures are shifted by up to so many pixels along both axes, drawn for each episode, as by a
+    camera that was mounted askew."""
+    words_lost: int = 0
+    """Words: number of words of each instruction that are not heard, drawn for each episode; one always stays."""
+    noise: Mapping[str, float] | None = None
+    """Noise: unit of observed numbers to the standard deviation of their error, in that unit, e.g. m 0.005 rad 0.01;
+    errors are normal and independent in each step."""
+    mass: float = 0.0
+    """Mass: each episode multiplies the masses that the sim lets be set (`HasParams`) by 1 plus or minus up to this."""
+    friction: float = 0.0
+    """Friction: each episode multiplies the frictions that the sim lets be set by 1 plus or minus up to this."""
 
     @property
     def active(self) -> bool:
-        """True if anything is perturbed."""
+        """True if observations or actions are late, lost, or interpolated."""
         faults = self.obs_delay_steps or self.action_delay_steps or self.drop_rate or self.committed_steps
         return bool(faults or self.interpolate_actions)
 
@@ -295,10 +315,74 @@ class PerturbCfg:
             )
         check_number("perturb.drop_rate", self.drop_rate, 0.0, 1.0)
         check_count("perturb.drop_steps", self.drop_steps, 1, LONGEST_FAULT_STEPS, "control steps")
+        check_number("perturb.place_m", self.place_m, 0.0, FARTHEST_PLACE_M, "m")
+        check_number("perturb.looks_gain", self.looks_gain, 0.0, 1.0)
+        check_count("perturb.looks_shift_px", self.looks_shift_px, 0, LARGEST_SHIFT_PX, "pixels")
+        check_count("perturb.words_lost", self.words_lost, 0, MOST_WORDS_LOST, "words")
+        for unit, deviation in (self.noise or {}).items():
+            check_number(f"perturb.noise {unit}", deviation, 0.0, math.inf, unit)
+        check_number("perturb.mass", self.mass, 0.0, LARGEST_CHANGE)
+        check_number("perturb.friction", self.friction, 0.0, LARGEST_CHANGE)
 
 
 UNPERTURBED = PerturbCfg()
 """No faults, the default of every sim."""
+
+
+# sims that are used as a robot is
+
+
+@dataclass(frozen=True)
+class LogOnlyCfg:
+    """Log-only mode: the sim gives what a robot gives, a limited number of episodes from starts that nobody chooses."""
+
+    episodes: int = 0
+    """Budget: number of episodes of all envs together. A step after the last one is refused. 0: the mode is off."""
+    success_delay_episodes: int = 0
+    """Number of further episodes after which the success of an episode is told; what is still open is told when the
+    budget is used up."""
+    false_success_rate: float = 0.0
+    """Chance, 0 to 1, that a failure is told as a success, as by a classifier that errs."""
+    false_failure_rate: float = 0.0
+    """Chance, 0 to 1, that a success is told as a failure."""
+    shows_reward: bool = False
+    """Rewards within episodes are the sim's; otherwise they are 0."""
+
+    def check(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ConfigError: a value out of range, or one beside a mode that is off.
+        """
+        check_count("log_only.episodes", self.episodes, 0, MOST_LOG_EPISODES, "episodes")
+        check_count(
+            "log_only.success_delay_episodes", self.success_delay_episodes, 0, MOST_LOG_EPISODES, "further episodes"
+        )
+        check_number("log_only.false_success_rate", self.false_success_rate, 0.0, 1.0)
+        check_number("log_only.false_failure_rate", self.false_failure_rate, 0.0, 1.0)
+        if self.episodes == 0 and self != NOT_LOG_ONLY:
+            raise ConfigError("log_only.episodes is 0 beside other settings of it: expected the budget, 1 or more")
+
+
+MOST_LOG_EPISODES = 1_000_000
+"""Largest budget of the log-only mode, episodes."""
+NOT_LOG_ONLY = LogOnlyCfg()
+"""The mode is off, the default of every sim."""
+
+
+@runtime_checkable
+class HasLogOnly(Protocol):
+    """Config of a sim with the option `log_only`, which `robotrl.registry.build_sim` applies."""
+
+    @property
+    def log_only(self) -> LogOnlyCfg:
+        """Settings of the log-only mode."""
+        ...
+
+
+def without_log_only(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a sim by name, as it is evaluated: not in log-only mode."""
+    return {name: value for name, value in options.items() if name != "log_only"}
 
 
 @runtime_checkable

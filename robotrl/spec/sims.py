@@ -278,6 +278,24 @@ class HasSuccessHold(Protocol):
     a reset; not part of the state."""
 
 
+class SuccessLabel(NamedTuple):
+    """Outcome of an episode that was told after its end."""
+
+    number: int
+    """Number of the episode in the order of their beginnings, from 0; envs that begin at once come in their order."""
+    success: bool
+    """Success, as it was told."""
+
+
+@runtime_checkable
+class HasSuccessLabels(Protocol):
+    """Success is told some time after an episode's end, as on a robot, whose episodes a person or classifier judges."""
+
+    def take_success_labels(self) -> list[SuccessLabel]:
+        """Outcomes that were told since the last call, in the order in which the episodes ended."""
+        ...
+
+
 @runtime_checkable
 class HasReasons(Protocol):
     """The sim explains why it lacks optional capabilities."""
@@ -330,6 +348,21 @@ class HasParams(Protocol):
 
     def set_params(self, ids: Sequence[int] | np.ndarray, values: dict[str, np.ndarray]) -> None:
         """Set parameters of the envs `ids`."""
+        ...
+
+
+@runtime_checkable
+class HasPlaces(Protocol):
+    """Loose things of the scene can be moved as an episode begins."""
+
+    places: tuple[str, ...]
+    """Names of the things; empty for a scene without any."""
+
+    def displace(self, envs: Tensor, offsets_m: np.ndarray) -> dict[str, Tensor]:
+        """Move the things of the envs `envs` (n,) int64 by (n, things, 2) meters along x and y of the world.
+
+        Only before the first step of their episodes. Returns the observation of all envs.
+        """
         ...
 
 

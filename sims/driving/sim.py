@@ -27,7 +27,7 @@ from robotrl.sims.driving.scene import FACTS
 from robotrl.sims.driving.traffic.driver import RouteDriver
 from robotrl.spec import TrainDefaults
 from robotrl.spec.drive_trace import TraceFrame, TraceMap, TraceStep
-from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import NOT_LOG_ONLY, UNPERTURBED, LogOnlyCfg, PerturbCfg
 from robotrl.spec.vehicle import VehicleObs
 
 DT_S = 0.1
@@ -204,9 +204,11 @@ class DrivingCfg:
     """Points of a trajectory, 2 to 16."""
 
     perturb: PerturbCfg = UNPERTURBED
-    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    """Perturbations: places, looks, words, delay, noise, mass and friction; see docs/perturbations.md."""
     history: int = 1
     """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
+    log_only: LogOnlyCfg = NOT_LOG_ONLY
+    """Log-only mode: a budget of episodes from starts that nobody chooses; see docs/log-only.md."""
 
     def check(self, num_envs: int) -> None:
         """Check the options that are not checked where they are used.

@@ -25,7 +25,7 @@ from robotrl.sims.gymnasium_sim.success import Judge, Over, SuccessSignal, signa
 from robotrl.sims.gymnasium_sim.vector import AnyVectorEnv, Vectorization, make_batch, make_own
 from robotrl.spec import INSTRUCTION, Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
-from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import NOT_LOG_ONLY, UNPERTURBED, LogOnlyCfg, PerturbCfg
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,11 @@ class GymnasiumCfg:
     longest: int | None = None
     """Number of words of the longest instruction; None takes those of a fixed one without `vocabulary`, else 24."""
     perturb: PerturbCfg = UNPERTURBED
-    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    """Perturbations: places, looks, words, delay, noise, mass and friction; see docs/perturbations.md."""
     history: int = 1
     """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
+    log_only: LogOnlyCfg = NOT_LOG_ONLY
+    """Log-only mode: a budget of episodes from starts that nobody chooses; see docs/log-only.md."""
 
     def build(self, num_envs: int, seed: int) -> GymnasiumSim:
         """Build the batched sim.

@@ -19,7 +19,7 @@ from robotrl.sims.isaac.vec_task import Resets
 from robotrl.sims.isaac.wrap import sim_of
 from robotrl.spec import Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
-from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import NOT_LOG_ONLY, UNPERTURBED, LogOnlyCfg, PerturbCfg
 from robotrl.utils.user_module import beside_the_user, user_callable
 
 TASKS = {"lab": "robotrl.sims.isaac.tasks:lab", "mjlab": "robotrl.sims.isaac.tasks:mjlab"}
@@ -71,9 +71,11 @@ class IsaacCfg:
     descriptors: str | None = None
     """File of IO descriptors as JSON; None asks the environment."""
     perturb: PerturbCfg = UNPERTURBED
-    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    """Perturbations: places, looks, words, delay, noise, mass and friction; see docs/perturbations.md."""
     history: int = 1
     """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
+    log_only: LogOnlyCfg = NOT_LOG_ONLY
+    """Log-only mode: a budget of episodes from starts that nobody chooses; see docs/log-only.md."""
 
     def build(self, num_envs: int, seed: int) -> IsaacSim:
         """Build the batched sim.

@@ -17,7 +17,7 @@ from robotrl.sims.remote.process import Launch
 from robotrl.sims.remote.sim import RemoteSim
 from robotrl.spec import Input, TrainDefaults
 from robotrl.spec.json_flag import JSON_FLAG
-from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import NOT_LOG_ONLY, UNPERTURBED, LogOnlyCfg, PerturbCfg
 
 OWN_SIMS = "robotrl.sims.remote.serve:sim"
 """Factory that serves the sims of robotrl."""
@@ -60,9 +60,11 @@ class RemoteCfg:
     restarts: int = 3
     """Losses of one worker in a row, with no episode that ends in between, that are made good."""
     perturb: PerturbCfg = UNPERTURBED
-    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    """Perturbations: places, looks, words, delay, noise, mass and friction; see docs/perturbations.md."""
     history: int = 1
     """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
+    log_only: LogOnlyCfg = NOT_LOG_ONLY
+    """Log-only mode: a budget of episodes from starts that nobody chooses; see docs/log-only.md."""
 
     def build(self, num_envs: int, seed: int) -> RemoteSim:
         """Start the workers and build the sim.

@@ -69,7 +69,7 @@ def test_the_expert_drives_the_first_iteration_and_less_and_less_of_the_others()
 
 
 @pytest.mark.parametrize(("share", "executed"), [(0.0, 0.7), (1.0, None)])
-def test_every_visited_state_is_labelled_whoever_drives(share, executed):
+def test_every_visited_state_is_labeled_whoever_drives(share, executed):
     sim, replay = collected(share, 1)
     drawn = replay.view(replay.indices(1), 1, 1.0)
     assert len(drawn.chunk) == 36

@@ -53,6 +53,8 @@ MAY_IMPORT = {
     # its base may be a policy of any kind
     "policies.over_base": {"spec", "transforms", "errors", "fn", "registry", "policies"},
     "sims": {"spec", "transforms", "errors", "fn", "utils", *SHARED_BY_SIMS},
+    "sims.perturbation": {"spec", "errors", "fn", *SHARED_BY_SIMS, "sims.families"},
+    "sims.families": {"spec", "errors", "fn", *SHARED_BY_SIMS},
     # lanes, routes, rasters and scores: driving worlds share them, and never import each other
     **{world: {"spec", "errors", "fn", "utils", *SHARED_BY_SIMS, "sims.driving"} for world in DRIVING_WORLDS},
     # loads populations of traffic by name

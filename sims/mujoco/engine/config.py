@@ -11,7 +11,7 @@ from robotrl.errors import ConfigError, unknown
 from robotrl.sims.mujoco.engine.core import MujocoCore
 from robotrl.sims.mujoco.engine.task import DeviceTask, Task
 from robotrl.sims.mujoco.render.cameras import Renderer
-from robotrl.spec.sim_options import UNPERTURBED, PerturbCfg
+from robotrl.spec.sim_options import NOT_LOG_ONLY, UNPERTURBED, LogOnlyCfg, PerturbCfg
 
 if TYPE_CHECKING:
     import torch
@@ -64,9 +64,11 @@ class MujocoCfg:
     engine: Engine = "auto"
     """Physics engine: "native" (MuJoCo on CPU threads) or "warp" (MuJoCo Warp); "auto" takes Warp on a GPU."""
     perturb: PerturbCfg = UNPERTURBED
-    """Faults between sim and policy: old or lost observations, late actions; see docs/perturbations.md."""
+    """Perturbations: places, looks, words, delay, noise, mass and friction; see docs/perturbations.md."""
     history: int = 1
     """Control steps whose observations a policy is given, the present one last, 1 to 100; see docs/history.md."""
+    log_only: LogOnlyCfg = NOT_LOG_ONLY
+    """Log-only mode: a budget of episodes from starts that nobody chooses; see docs/log-only.md."""
 
     def on_warp(self) -> bool:
         """True if the configured engine is MuJoCo Warp.

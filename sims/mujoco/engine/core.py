@@ -14,6 +14,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from robotrl.errors import ConfigError
 from robotrl.sims import starts
 from robotrl.sims.actions import ActionBounds
 from robotrl.sims.exact_state import check_state
@@ -223,6 +224,38 @@ class MujocoCore:
         self.state_ids[env_ids] = ids
         self._parameters.draw(env_ids, ids)
         self.task.start(env_ids, plans)
+        self.physics.start(env_ids)
+        self._observe(env_ids)
+
+    # places
+
+    def places(self) -> dict[str, int]:
+        """Name of each loose thing to the place of its x among the coordinates qpos.
+
+        A thing is a free body of the world that carries no other joint; a walking robot is none.
+        """
+        model = self.physics.model
+        found: dict[str, int] = {}
+        for joint in np.flatnonzero(np.asarray(model.jnt_type) == mujoco.mjtJoint.mjJNT_FREE).tolist():
+            body = int(model.jnt_bodyid[joint])
+            if int((np.asarray(model.body_rootid)[np.asarray(model.jnt_bodyid)] == body).sum()) == 1:
+                found[model.body(body).name] = int(model.jnt_qposadr[joint])
+        return found
+
+    def displace(self, env_ids: Ids, offsets_m: NDArray[np.float64]) -> None:
+        """Move the things (`places`) of the envs `env_ids` (n,) by (n, things, 2) meters along x and y.
+
+        Raises:
+            ConfigError: the wrong shape.
+        """
+        first = self.places()
+        if offsets_m.shape != (len(env_ids), len(first), 2):
+            raise ConfigError(
+                f"offsets_m has shape {offsets_m.shape}: expected {(len(env_ids), len(first), 2)}, x and y of each"
+            )
+        qpos = self.physics.batch.bind("qpos")
+        for number, at in enumerate(first.values()):
+            qpos[env_ids, at : at + 2] += offsets_m[:, number]
         self.physics.start(env_ids)
         self._observe(env_ids)
 

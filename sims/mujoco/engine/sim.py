@@ -39,6 +39,7 @@ class MujocoSim(CoreSim[MujocoCore]):
         self.threads = core.physics.threads
         """Number of physics threads."""
         self.params = tuple(core.get_params())
+        self.places = tuple(core.places())
         self.cameras = tuple(core.task.views)
         self._cameras = Cameras(core.physics, core.task.views)
         self.body_names = body_names(core.physics.model)
@@ -91,6 +92,11 @@ class MujocoSim(CoreSim[MujocoCore]):
     def set_params(self, ids: Sequence[int] | NDArray[np.int64], values: dict[str, NDArray[np.float64]]) -> None:
         """Set multipliers of some envs; see `MujocoCore.set_params`."""
         self.core.set_params(np.asarray(ids, np.int64), values)
+
+    def displace(self, envs: Tensor, offsets_m: NDArray[np.float64]) -> dict[str, Tensor]:
+        """Move loose things of some envs; see `MujocoCore.displace`."""
+        self.core.displace(envs.cpu().numpy(), offsets_m)
+        return dict(self._obs)
 
     def see(self, image: Sequence[str], image_size: int = 64, image_renderer: Renderer = "auto") -> Self:
         """Add images to the observation from the next reset on; see `Images` for arguments and errors."""

@@ -130,6 +130,11 @@ class TabletopSim(ExpertSim, TabletopFacts):
         """Task of the core, as `Tabletop`."""
         return self.tabletop
 
+    def displace(self, envs: torch.Tensor, offsets_m: NDArray[np.float64]) -> dict[str, torch.Tensor]:
+        """Move loose things of some envs, from where pushes then are measured; see `MujocoCore.displace`."""
+        self.tabletop.moved(envs.cpu().numpy(), offsets_m)
+        return super().displace(envs, offsets_m)
+
     def instruct(self, env: int, text: str) -> None:
         """Replace the observed instruction of an env until its episode ends; the success condition does not change.
 

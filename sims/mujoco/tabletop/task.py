@@ -188,6 +188,10 @@ class Tabletop(ArmTask[WorldHand]):
         self._lifted[env_ids] = False
         self.words[env_ids] = array(np.array([encode(instruction_text(row)) for row in said]).reshape(n, MAX_WORDS))
 
+    def moved(self, env_ids: Ids, offsets_m: Reals) -> None:
+        """Measure pushes and lifts from where the things (n, things, 2) were moved to before the first step."""
+        self._start[env_ids] += self._physics.array(offsets_m)
+
     def command(self, actions: Array) -> None:
         """Command Cartesian steps and finger targets; the workspace box limits the fingertips."""
         super().command(actions)
