@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from robotrl.policies.closed_form import ClosedFormPolicy, SampledAction
 from robotrl.policies.generative import GenerativePolicy
 from robotrl.policies.networks.condition import POSITIVE, ConditionNet, appended
 from robotrl.policies.over_base import PolicyOverBase
-from robotrl.spec import ActOut, Density, Mode
+from robotrl.spec import ActOut, Density, HasChain, Mode
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class ConditionedChainPolicy(ConditionedPolicy):
 
     def decode(self, ctx: Tensor, noise: Tensor) -> Tensor:
         """Denoise: normalized chunk (B, H, A) from noise (B, H, A), deterministic."""
-        return chain.integrate(self, ctx, noise)
+        return chain.integrate(cast(HasChain, self), ctx, noise)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """Actions from observations and standard normal noise, which is scaled by the base policy's `deploy_noise`.

@@ -52,7 +52,7 @@ def one_step(teacher: object) -> ChainPolicy:
 
 def _flow_like(teacher: DiffusionPolicy) -> FlowPolicy:
     """Flow policy of one step with the sizes and the encoder of a diffusion policy."""
-    shared = {field.name: vars(teacher.cfg)[field.name] for field in fields(FlowCfg)}
+    shared: dict[str, Any] = {field.name: vars(teacher.cfg)[field.name] for field in fields(FlowCfg)}
     student = FlowCfg(**{**shared, "denoising_steps": 1}).build(
         teacher.observation_spec, teacher.action_spec, teacher.transforms
     )

@@ -414,7 +414,10 @@ def _make_sim(cfg: TrainCfg[Any, Any], num_envs: int, seed: int) -> VecSim:
 
 def _evaluated(sim: SimCfg) -> SimCfg:
     options: Any = configs.options_of(sim)
-    return replace(sim, options=replace(options, log_only=NOT_LOG_ONLY)) if isinstance(options, HasLogOnly) else sim
+    if not isinstance(options, HasLogOnly):
+        return sim
+    has_mode: Any = options
+    return replace(sim, options=replace(has_mode, log_only=NOT_LOG_ONLY))
 
 
 def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | None, answers: str) -> VecSim:

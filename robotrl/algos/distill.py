@@ -8,6 +8,7 @@ without its critics. Only observations are needed: those of a dataset, and of th
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -290,9 +291,9 @@ class DistillCfg(LearnerCfg):
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({"sim.num_envs": 16, "evaluation.max_share": 1.0})
 
     @property
-    def total_updates(self) -> float:
+    def total_updates(self) -> int:
         """Updates of the whole run, offline and online."""
-        return self.updates + self.env_steps * self.utd_ratio
+        return self.updates + math.ceil(self.env_steps * self.utd_ratio)
 
     @property
     def reads_rewards(self) -> bool:

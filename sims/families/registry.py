@@ -24,6 +24,11 @@ class PerturbationFamily(NamedTuple):
     """Makes it; None for delays, which `robotrl.sims.perturbation.PerturbedSim` applies to what the others give."""
 
 
+def _without_words(sim: Any) -> str:
+    told = INSTRUCTION in sim.observation_spec and isinstance(sim, HasInstructions)
+    return "" if told else "is told no instruction"
+
+
 def _of_params(family: str) -> Callable[[Any], str]:
     return lambda sim: "" if params_of(sim, family) else f"lets no {family} be set (HasParams)"
 
@@ -45,9 +50,7 @@ FAMILIES: dict[str, PerturbationFamily] = {
     ),
     "words": PerturbationFamily(
         ("words_lost",),
-        lambda sim: (
-            "" if isinstance(sim, HasInstructions) and INSTRUCTION in sim.observation_spec else "is told no instruction"
-        ),
+        _without_words,
         lambda sim, cfg: LostWords(sim, cfg.words_lost),
     ),
     "noise": PerturbationFamily(
