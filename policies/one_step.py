@@ -53,9 +53,8 @@ def one_step(teacher: object) -> ChainPolicy:
 def _flow_like(teacher: DiffusionPolicy) -> FlowPolicy:
     """Flow policy of one step with the sizes and the encoder of a diffusion policy."""
     shared: dict[str, Any] = {field.name: vars(teacher.cfg)[field.name] for field in fields(FlowCfg)}
-    student = FlowCfg(**{**shared, "denoising_steps": 1}).build(
-        teacher.observation_spec, teacher.action_spec, teacher.transforms
-    )
+    cfg = replace(FlowCfg(**shared), denoising_steps=1)
+    student = cfg.build(teacher.observation_spec, teacher.action_spec, teacher.transforms)
     encoder = {name: x for name, x in teacher.state_dict().items() if not name.startswith("net.")}
     student.load_state_dict({**student.state_dict(), **encoder})
     student.control_dt_s, student.reward_scale = teacher.control_dt_s, teacher.reward_scale
