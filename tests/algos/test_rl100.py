@@ -163,15 +163,15 @@ def test_it_resumes_exactly_in_both_stages(data: Path, at: int) -> None:
     assert kit.same(kit.snapshot(resumed.state()), kit.snapshot(learner.state()))
 
 
-def test_what_cannot_work_is_refused(data: Path) -> None:
+def test_what_cannot_work_is_refused(data: Path, tmp_path: Path) -> None:
     with raises_naming(ConfigError, "init_from"):
         CFG.build(off.setup(kit.FLOW, data))
     with raises_naming(ConfigError, "dataset"):
         CFG.build(off.setup(None, None, kit.flow()))
     with pytest.raises(CapabilityError, match="lacks HasChain"):
         CFG.build(off.setup(None, data, kit.gaussian()))
-    with raises_naming(ConfigError, "algo.held_out", 0.001):
-        built(data, held_out=0.001)
+    with raises_naming(ConfigError, "algo.held_out", 0.1, 1):
+        built(off.write_random_walks(tmp_path / "one", episodes=1))
     for field, value, expected in (
         ("critic_updates", 0, 1),
         ("batch", 1, 2),
