@@ -277,6 +277,7 @@ ALGORITHMS = Table(
         "reflex": "robotrl.algos.reflex:ReflexCfg",
         "reinflow": "robotrl.algos.reinflow:ReinFlowCfg",
         "residual": "robotrl.algos.residual:ResidualCfg",
+        "rl100": "robotrl.algos.rl100:Rl100Cfg",
         "rlpd": "robotrl.algos.rlpd:RlpdCfg",
         "sac": "robotrl.algos.sac:SacCfg",
         "td3-bc": "robotrl.algos.td3_bc:Td3BcCfg",
@@ -317,6 +318,7 @@ METHODS = Table(
     {
         "pa-rl": "robotrl.improve.methods.pa_rl:METHOD",
         "recap": "robotrl.improve.methods.recap:METHOD",
+        "rl100": "robotrl.improve.methods.rl100:METHOD",
         "successes": "robotrl.improve.methods.successes:METHOD",
     },
     "robotrl.methods",

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from robotrl.datasets.agreement.agree import check_reach
 from robotrl.datasets.normalization import transforms_for
@@ -24,8 +23,9 @@ from robotrl.engine.engine import UPDATES_PER_CALL, Context, Engine, EngineMode,
 from robotrl.engine.minibatches import means, part, run_updates
 from robotrl.errors import ConfigError, check_decay, out_of_range, unknown
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, clone_loss_of
-from robotrl.fn.q_targets import advantage_weight, bootstrap, discounted_ones, ensemble_mse, expectile_loss
+from robotrl.fn.q_targets import advantage_weight, discounted_ones
 from robotrl.learners.actor.remote import Experience, experience_of
+from robotrl.learners.critics.iql_critic import iql_critic_loss, iql_values
 from robotrl.learners.dataset import read_for
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import (
@@ -42,7 +42,7 @@ from robotrl.learners.parts import Part
 from robotrl.learners.replay_collector import Acting
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import ValueNet
-from robotrl.policies.q import QEnsemble, smallest
+from robotrl.policies.q import QEnsemble
 from robotrl.policies.reach import reach_of
 from robotrl.replay.buffer import Mixed, Replay, Sampler, Transitions, Uniform, episode_returns
 from robotrl.rollout.compatibility import check_fit
@@ -184,29 +184,17 @@ class IqlLoss(LossModule):
         detached_ctx = ctx.detach()
         with in_bf16(cfg.bf16, detached_ctx.device):
             with torch.no_grad():
-                next_value = self.value(self.policy.encode(part(batch, "next_obs/"))).to(detached_ctx.dtype)
-                q = functional_call(self.critic, part(context.average, "critic."), (detached_ctx, batch["chunk"]))
-            value = self.value(detached_ctx).to(detached_ctx.dtype)
-            values = self.critic(detached_ctx, batch["chunk"])
-        q = smallest(q)
-        value_loss = expectile_loss(value, q, cfg.expectile)
-        target = bootstrap(batch["reward"], batch["discount"], next_value)
-        critic_loss = ensemble_mse(values, target)
-        advantage = q - value.detach()
+                next_ctx = self.policy.encode(part(batch, "next_obs/"))
+            averaged = part(context.average, "critic.")
+            found = iql_values(self.critic, self.value, averaged, detached_ctx, next_ctx, batch["chunk"])
+        critics_loss, info = iql_critic_loss(found, batch["reward"], batch["discount"], cfg.expectile)
+        advantage = found.target_q - found.value.detach()
         weight = advantage_weight(advantage, cfg.beta, cfg.max_weight)
         policy_loss = clone_loss(self.policy, self._clone, batch, ctx, weight)
-        info = {
-            "value_loss": value_loss,
-            "critic_loss": critic_loss,
-            "policy_loss": policy_loss,
-            "v": value.mean(),
-            "q": values.mean(),
-            "advantage": advantage.mean(),
-            "weight": weight.mean(),
-        }
-        one = torch.ones_like(target[0])
+        info |= {"policy_loss": policy_loss, "advantage": advantage.mean(), "weight": weight.mean()}
+        one = torch.ones_like(policy_loss)
         rates = one * cfg.lr, one * cfg.critic_lr, one * cfg.value_lr
-        return LossOut(value_loss + critic_loss + policy_loss, info, rates)
+        return LossOut(critics_loss + policy_loss, info, rates)
 
 
 # rewards

@@ -143,6 +143,41 @@ def flow_sde(scale: float) -> Kernel:
     return kernel
 
 
+def cps(noise: float, std_floor: float) -> Kernel:
+    """Steps that keep the coefficients of the flow's marginals (CPS, arXiv 2509.05952), on straight paths.
+
+    With the action a and the noise e that the velocity points at, see `ddim`, the next point is
+    t' a + (1 - t') (cos(pi noise / 2) e + sin(pi noise / 2) z): the noise of a point is turned into fresh noise of the
+    same size, so that no step has more noise than the path has there. Chains end narrower than the flow where its
+    actions vary, because fresh noise cannot carry what the noise before told about the action.
+
+    Args:
+        noise: share of fresh noise, 0 to 1: 0 is the Euler step, 1 keeps nothing of the noise before.
+        std_floor: minimum standard deviation of a step; the mean does not depend on it. Without it, the last step,
+            whose deviation is 0, would have no density.
+
+    Raises:
+        ValueError: a number out of range, or noise without a floor.
+    """
+    if not 0 <= noise <= 1 or std_floor < 0:
+        raise ValueError(f"noise={noise}, std_floor={std_floor}: expected 0 to 1, and 0 or more")
+    if noise > 0 and std_floor == 0:
+        raise ValueError(f"std_floor is 0 with noise={noise}: expected above 0, the last step has no noise of its own")
+    if noise == 0 and std_floor == 0:
+        return ode
+    kept, fresh = math.cos(math.pi * noise / 2), math.sin(math.pi * noise / 2)
+
+    def kernel(policy: HasChain, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Transition:
+        velocity = policy.velocity(ctx, x, t, dt)
+        here, there = _column(t), _column(t + dt)
+        left = (1 - there).clamp(min=0)
+        action, before = x + (1 - here) * velocity, x - here * velocity
+        mean = there * action + left * kept * before
+        return Transition(mean, (left * fresh).clamp(min=std_floor).expand_as(x))
+
+    return kernel
+
+
 def sample(
     policy: HasChain,
     ctx: Tensor,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from robotrl.fn.bc_loss import DrawShape, HasNoiseLevels, clone_loss_of
-from robotrl.fn.chain import Kernel, chain_log_prob, ddim, flow_sde, integrate, noise_net, sample
+from robotrl.fn.chain import Kernel, chain_log_prob, cps, ddim, flow_sde, integrate, noise_net, sample
 from robotrl.registry import POLICIES
 from robotrl.spec import (
     HasChain,
@@ -59,6 +59,7 @@ KERNELS: dict[str, Kernel] = {
     "flow_sde": flow_sde(0.7),
     "ddpm": ddim(1.0, 0.1),
     "ddim": ddim(0.5, 0.05),
+    "cps": cps(0.7, 0.05),
 }
 """Kernels whose steps have a density."""
 

@@ -168,6 +168,9 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "residual": lambda data: AlgorithmCase(
         "residual", off.RESIDUAL, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks
     ),
+    "rl100": lambda data: AlgorithmCase(
+        "rl100", off.RL100, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks, 2
+    ),
     "rlpd": lambda data: AlgorithmCase(
         "rlpd", off.RLPD, lambda: Walk(off.ENVS), off.POLICY, None, data.random_walks, 3
     ),

@@ -125,6 +125,9 @@ ROWS = {
     "recap": Row(
         replace(off.RECAP, value_updates=6, updates=6, updates_per_iteration=3), kit.flow, None, off.write_random_walks
     ),
+    "rl100": Row(
+        replace(off.RL100, critic_updates=6, updates=6, updates_per_iteration=3), kit.flow, None, off.write_random_walks
+    ),
     "qc": Row(replace(off.QC, updates=0, env_steps=96, warmup=32), kit.flow),
     "residual": Row(replace(off.RESIDUAL, updates=0, env_steps=96, warmup=32), kit.flow),
     "td3-bc": Row(replace(off.TD3_BC, updates=9, updates_per_iteration=3), None, off.CHUNKS, off.write_random_walks),

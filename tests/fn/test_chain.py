@@ -15,6 +15,7 @@ from robotrl.fn.chain import (
     Kernel,
     Transition,
     chain_log_prob,
+    cps,
     ddim,
     flow_sde,
     integrate,
@@ -42,6 +43,7 @@ KERNELS = {
     "flow_sde": lambda policy: flow_sde(0.7),
     "ddpm": lambda policy: ddim(1.0, 0.1),
     "ddim": lambda policy: ddim(0.5, 0.05),
+    "cps": lambda policy: cps(0.7, 0.05),
 }
 """Every stochastic kernel."""
 
@@ -140,6 +142,51 @@ def test_flow_sde_ends_in_the_distribution_of_the_flow(scale):
     end = sample(policy, torch.zeros(batch, 1), flow_sde(scale), noise, generator).x[:, -1]
     assert abs(end.mean().item() - 0.8) < 0.02
     assert abs(end.std().item() - 0.4) < 0.02
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.7, 1.0])
+def test_cps_ends_where_the_flow_does_but_narrower(noise):
+    """It keeps the coefficients, not the spread: fresh noise replaces the predicted one, which varies less."""
+    policy = GaussianFlow(0.8, 0.4, 100)
+    batch = 10_000
+    generator = torch.Generator().manual_seed(6)
+    start = torch.randn((batch, 1, 1), generator=generator, dtype=torch.float64)
+    end = sample(policy, torch.zeros(batch, 1), cps(noise, 1e-6), start, generator).x[:, -1]
+    assert abs(end.mean().item() - 0.8) < 0.02
+    assert 0.25 < end.std().item() < 0.4
+
+
+@torch.no_grad()
+def test_the_moments_of_cps_by_hand():
+    """At t = 0.25 with velocity 2 and x = 1: a = 2.5, e = 0.5. At noise 1/3 the cosine is sqrt(3)/2, the sine 1/2."""
+
+    class Constant(GaussianFlow):
+        def velocity(self, ctx: Tensor, x: Tensor, t: Tensor, dt: Tensor) -> Tensor:
+            return torch.full_like(x, 2.0)
+
+    policy, ctx, x = Constant(0.0, 1.0, 4), torch.zeros(1, 1), torch.ones(1, 1, 1, dtype=torch.float64)
+    t = torch.tensor([0.25], dtype=torch.float64)
+    mean, std = cps(1 / 3, 0.01)(policy, ctx, x, t, t)
+    assert std is not None
+    assert mean.item() == pytest.approx(0.5 * 2.5 + 0.5 * math.sqrt(3) / 2 * 0.5)
+    assert std.item() == pytest.approx(0.5 * 0.5)
+    # the last step has no noise of its own: the floor, around the predicted action
+    mean, std = cps(1 / 3, 0.01)(policy, ctx, x, 3 * t, t)
+    assert std is not None
+    assert mean.item() == pytest.approx(1 + 0.25 * 2)
+    assert std.item() == pytest.approx(0.01)
+    # a larger floor changes no mean
+    assert cps(1 / 3, 0.6)(policy, ctx, x, t, t).mean.item() == cps(1 / 3, 0.01)(policy, ctx, x, t, t).mean.item()
+    # without noise: the Euler step
+    assert cps(0.0, 0.0) is ode
+    euler = cps(0.0, 0.01)(policy, ctx, x, t, t).mean
+    assert euler.item() == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("arguments", [(-0.1, 0.1), (1.1, 0.1), (0.5, -0.1), (0.5, 0.0)])
+def test_cps_refuses_what_has_no_density(arguments):
+    with pytest.raises(ValueError, match="expected"):
+        cps(*arguments)
 
 
 @pytest.mark.parametrize("eta", [0.3, 0.7, 1.0])

@@ -16,6 +16,7 @@ from robotrl.algos.pa_rl import PaRlCfg
 from robotrl.algos.qc import QcCfg
 from robotrl.algos.recap import RecapCfg
 from robotrl.algos.residual import ResidualCfg
+from robotrl.algos.rl100 import Rl100Cfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.algos.td3_bc import Td3BcCfg
@@ -128,6 +129,20 @@ RECAP = RecapCfg(
     value_lr=3e-3,
     # a value of so few updates is no good
     least_rank=-1.0,
+    engine="eager",
+)
+RL100 = Rl100Cfg(
+    critic_updates=20,
+    updates=30,
+    updates_per_iteration=10,
+    batch=32,
+    # any rise is enough for updates so small
+    margin=0.0,
+    lr=1e-3,
+    critic_lr=3e-3,
+    gamma=0.9,
+    tau=0.02,
+    critic_hidden=(32, 32),
     engine="eager",
 )
 RESIDUAL = ResidualCfg(

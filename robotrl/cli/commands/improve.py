@@ -38,7 +38,8 @@ class Args:
     """Control logs of robotrl deploy --log, datasets, and folders of these."""
     method: str = "pa-rl"
     """Method of the fit: "pa-rl" clones the choice of a critic among the policy's own samples; "recap" clones all
-    episodes, with the advantage of each action as an input; "successes" clones the successful episodes."""
+    episodes, with the advantage of each action as an input; "rl100" follows a critic through the denoising chain of a
+    flow or diffusion policy; "successes" clones the successful episodes."""
     rounds: int = 1
     """Number of rounds. Each one after the first begins with new episodes of the policy, as the next option says."""
     collect_episodes: int = 0

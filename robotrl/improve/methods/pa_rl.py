@@ -35,9 +35,14 @@ class PaRlMethod:
         return FittedCandidate(run.path, quality_of(run.scalars))
 
 
-def quality_of(scalars: dict[str, list[float]]) -> HeldOutQuality:
-    """The last held-out quality of the critic of a run, from its scalars by name."""
-    rank, auc, episodes, gain = (_last(scalars.get(name, [])) for name in (RANK, AUC, EPISODES, GAIN))
+def quality_of(scalars: dict[str, list[float]], gain_name: str = GAIN) -> HeldOutQuality:
+    """The last held-out quality of the critic of a run.
+
+    Args:
+        scalars: the run's scalars by name.
+        gain_name: name of what the critic believes that the policy has gained.
+    """
+    rank, auc, episodes, gain = (_last(scalars.get(name, [])) for name in (RANK, AUC, EPISODES, gain_name))
     return HeldOutQuality(rank, auc, int(episodes or 0), gain)
 
 
