@@ -80,16 +80,32 @@ class NoiseActor(nn.Module):
         # a smooth bound: a clamp would stop the gradient of a std at the bound. Output 0 gives std 1
         return mean, low + (high - low) * torch.sigmoid(log_std + math.log(-low / high))
 
+    def noise(self, latent: Tensor) -> Tensor:
+        """Noise (B, H, A) within [-b, b] from values (B, H, A) before tanh."""
+        return self.bound * torch.tanh(latent)
+
     def mean(self, ctx: Tensor) -> Tensor:
         """Deterministic noise (B, H, A): tanh of the mean, times b."""
-        return self.bound * torch.tanh(self(ctx)[0])
+        return self.noise(self(ctx)[0])
+
+    @torch.no_grad()
+    def start_at(self, std: float) -> None:
+        """Set the std before tanh where the last layer adds nothing to its bias; after construction it is 1.
+
+        Args:
+            std: within the exponentials of `LOG_STD_RANGE`.
+        """
+        low, high = LOG_STD_RANGE
+        share = (math.log(std) - low) / (high - low)
+        last: Any = self.net.layers[-1]
+        last.bias[len(last.bias) // 2 :] = math.log(share / (1 - share)) - math.log(-low / high)
 
     def draw(self, ctx: Tensor, normal: Tensor) -> DrawnNoise:
         """Reparametrized sample from standard normal numbers (B, H, A), with its log-density; differentiable."""
         mean, log_std = self(ctx)
         u = mean + log_std.exp() * normal
         gaussian = -0.5 * normal**2 - log_std - 0.5 * math.log(2 * math.pi)
-        return DrawnNoise(self.bound * torch.tanh(u), (gaussian - log_slope(u)).flatten(1).sum(1))
+        return DrawnNoise(self.noise(u), (gaussian - log_slope(u)).flatten(1).sum(1))
 
     def plain(self, uniform: Tensor) -> Tensor:
         """Standard normal noise truncated to [-b, b], as without steering, from uniform numbers in [0, 1)."""
@@ -128,7 +144,7 @@ class SteeredPolicy(PolicyOverBase):
         super().__init__(base.requires_grad_(False), cfg.horizon)
         self.cfg = cfg
         self.base_sha256 = weights_sha256(base)
-        """SHA-256 of the base policy's weights at construction."""
+        """SHA-256 of the base policy's weights at construction, or when they were adopted."""
         self.base_noise: tuple[int, int] = base.noise_shape
         """(H, A) of the base policy's noise."""
         self.actor = NoiseActor(base.context_width, *self.base_noise, cfg)
@@ -189,7 +205,7 @@ class SteeredPolicy(PolicyOverBase):
         return ActOut(self.to_actions(self.steer(ctx, noise)), state)
 
     def check_base(self) -> None:
-        """Check that the base policy's weights are unchanged since construction.
+        """Check that the base policy's weights are those of `base_sha256`.
 
         Raises:
             ConfigError: they have changed.
@@ -197,6 +213,10 @@ class SteeredPolicy(PolicyOverBase):
         found = weights_sha256(self.base)
         if found != self.base_sha256:
             raise ConfigError(f"the base policy's weights have SHA-256 {found[:12]}: expected {self.base_sha256[:12]}")
+
+    def adopt_base(self) -> None:
+        """Take the base policy's weights as they are now for those that must not change."""
+        self.base_sha256 = weights_sha256(self.base)
 
     def to_json(self) -> dict[str, Any]:
         """Description for `from_json`, without weights; the base policy's description is nested."""

@@ -264,6 +264,7 @@ ALGORITHMS = Table(
         "flow-noise": "robotrl.algos.flow_noise:FlowNoiseCfg",
         "flow-sde": "robotrl.algos.flow_sde:FlowSdeCfg",
         "fql": "robotrl.algos.fql:FqlCfg",
+        "gorl": "robotrl.algos.gorl:GorlCfg",
         "grpo": "robotrl.algos.grpo:GrpoCfg",
         "iql": "robotrl.algos.iql:IqlCfg",
         "opd": "robotrl.algos.opd:OpdCfg",

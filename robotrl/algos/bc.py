@@ -7,8 +7,9 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from robotrl.datasets.agreement.agree import check_reach
 from robotrl.datasets.chunks import load_chunks
 from robotrl.datasets.committed import delayed_rows
 from robotrl.datasets.normalization import ActionRange, check_new, transforms_for
+from robotrl.datasets.reader import Dataset
 from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import share
 from robotrl.engine.engine import UPDATES_PER_CALL, Context, EngineMode, LossModule, LossOut, ParameterGroup
@@ -28,10 +30,12 @@ from robotrl.errors import (
     check_number,
     check_positive,
     out_of_range,
+    unknown,
 )
 from robotrl.fn.augment import PAD, draw_shifts, random_shift
 from robotrl.fn.bc_loss import CloneLoss, DrawShape, chunk_shape, clone_loss_of
 from robotrl.fn.schedule import warmed_cosine
+from robotrl.labels.best_of_start import best_frames, trials_of
 from robotrl.labels.sidecar import read_label
 from robotrl.learners.augmentation import Symmetric, changes_of
 from robotrl.learners.auxiliary_targets import hidden_numbers
@@ -54,6 +58,9 @@ from robotrl.spec import (
     visible,
     without_committed,
 )
+
+Label = Literal["recorded", "best_of_start"]
+LABELS: tuple[Label, ...] = ("recorded", "best_of_start")
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,13 @@ class BcCfg(LearnerCfg):
     labels: str | None = field(default=None, metadata=reads("file"))
     """File of labels beside the dataset, DATASET.labels/NAME.parquet, e.g. of a RECAP run: chunks that begin at a frame
     whose label `keep` is False are not cloned. None: all are."""
+    label: Label = "recorded"
+    """Chunks to clone: "recorded", each frame's own; or "best_of_start", those of the best trial of each start by the
+    rewards (RM-RL): its chunk at the start of every trial from there, and the rest of that trial; see docs/labels.md.
+    """
+    start_distance: float | None = None
+    """With `label` "best_of_start", largest distance of starts of one group, in the units of the observations. None: by
+    the dataset's numbers of the start states."""
     image_shift: int = PAD
     """Largest random shift of images, pixels (augmentation). 0: none."""
     symmetries: tuple[str, ...] = ()
@@ -228,9 +242,11 @@ class BcLearner(Learner):
         chunks = load_chunks(dataset, list(recorded), self._chunk[0] + self._committed)
         data = {f"obs/{key}": torch.from_numpy(x) for key, x in chunks.obs.items()}
         data |= {"chunk": torch.from_numpy(chunks.chunks), "valid": torch.from_numpy(chunks.valid)}
-        if cfg.labels is not None:
-            keep = _kept(Path(cfg.labels), setup.dataset, dataset.num_frames)
-            data = {name: x[keep] for name, x in data.items()}
+        self._label_scalars: dict[str, float] = {}
+        if cfg.label != "recorded" or cfg.labels is not None:
+            vectors = [key for key, spec in recorded.items() if not is_picture(spec)]
+            (at, source), self._label_scalars = _labeled(cfg, setup.dataset, dataset, vectors)
+            data = {name: x[at if name.startswith("obs/") else source] for name, x in data.items()}
         symmetric = partial(Symmetric, changes, specs=specs) if cfg.symmetries else None
         self._demonstrated = self._keep(Frames.of(data, symmetric))
         self._scenes: Scenes | None = None
@@ -282,7 +298,7 @@ class BcLearner(Learner):
         return {
             name: scalars[name]
             for name in ("loss", "lr", "updates", *(["grounding_loss"] if cfg.grounding_coef else []))
-        }
+        } | self._label_scalars
 
     def _keep(self, frames: Frames) -> Frames:
         """Replace the observations of frames by their cached features, if there is a feature cache."""
@@ -332,17 +348,27 @@ def _check_cache(cfg: BcCfg, cache: Cache) -> None:
             )
 
 
-def _kept(labels: Path, dataset: Path, frames: int) -> Tensor:
-    """Frames (K,) int64 of a dataset whose label `keep` is True.
+def _labeled(
+    cfg: BcCfg, path: Path, dataset: Dataset, vectors: list[str]
+) -> tuple[tuple[Tensor, Tensor], dict[str, float]]:
+    """Frames (K,) int64 to clone and the frames (K,) whose chunks they are cloned with, and scalars to log.
 
     Raises:
-        ConfigError: there is no such label.
+        ConfigError: see `trials_of`; or there is no label `keep`.
         DataError: see `read_label`; or no frame is kept.
     """
-    keep = read_label(labels, "keep", dataset, frames)
-    if not keep.any():
-        raise DataError(f"labels {labels} keep none of {frames} frames: expected some to clone")
-    return torch.from_numpy(keep).nonzero()[:, 0]
+    frame = source = np.arange(dataset.num_frames)
+    scalars: dict[str, float] = {}
+    if cfg.label == "best_of_start":
+        trials = trials_of(dataset, vectors, cfg.start_distance)
+        frame, source = best_frames(dataset.offsets, trials.best)
+        scalars = trials.scalars
+    if cfg.labels is not None:
+        keep = read_label(Path(cfg.labels), "keep", path, dataset.num_frames)[source]
+        if not keep.any():
+            raise DataError(f"labels {cfg.labels} keep none of {len(source)} frames: expected some to clone")
+        frame, source = frame[keep], source[keep]
+    return (torch.from_numpy(frame), torch.from_numpy(source)), scalars
 
 
 def _check(cfg: BcCfg) -> None:
@@ -352,6 +378,14 @@ def _check(cfg: BcCfg) -> None:
         ("batch", cfg.batch),
     ):
         check_at_least(f"algo.{name}", count, 1)
+    if cfg.label not in LABELS:
+        raise unknown("algo.label", str(cfg.label), LABELS)
+    if cfg.start_distance is not None:
+        check_positive("algo.start_distance", cfg.start_distance)
+        if cfg.label != "best_of_start":
+            raise ConfigError(
+                f"algo.start_distance is {cfg.start_distance} and algo.label {cfg.label!r}: expected none"
+            )
     check_number("algo.muon", cfg.muon, 0.0, 1e3)
     check_number("algo.grounding_coef", cfg.grounding_coef, 0.0, 1e3)
     check_number("algo.lr_end", cfg.lr_end, 0.0, 1.0)

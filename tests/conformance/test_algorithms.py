@@ -35,6 +35,8 @@ from tests.algos.test_dagger import CFG as DAGGER
 from tests.algos.test_dagger import Taught
 from tests.algos.test_dsrl import ACTOR
 from tests.algos.test_dsrl import SMALL as STEERING
+from tests.algos.test_gorl import CFG as GORL
+from tests.algos.test_gorl import ENVS as GORL_ENVS
 from tests.algos.test_opd import saved
 from tests.kits.walk_sim import Walk
 
@@ -141,6 +143,14 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "flow-sde": on_policy("flow-sde", FlowSdeCfg(**kit.SMALL), kit.flow),
     "fql": offline("fql", off.FQL, replace(kit.FLOW, horizon=1)),
     "fql, online": offline("fql", replace(off.FQL, updates=10, env_steps=64), kit.FLOW),
+    "gorl": lambda data: AlgorithmCase("gorl", GORL, lambda: Walk(GORL_ENVS), kit.FLOW),
+    # one iteration of each phase
+    "gorl, a switch": lambda data: AlgorithmCase(
+        "gorl",
+        replace(GORL, env_steps=GORL_ENVS * 8 * 3, stage_shares=(1.0, 1.0), collect_env_steps=1, fit_updates=3),
+        lambda: Walk(GORL_ENVS),
+        kit.FLOW,
+    ),
     "grpo": on_table("grpo", GrpoCfg(**GROUPS), token_policy),
     "iql": offline("iql", off.IQL, GAUSSIAN),
     "iql, online": offline("iql", replace(off.IQL, updates=10, env_steps=64, ema=0.9), GAUSSIAN),

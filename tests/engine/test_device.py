@@ -49,6 +49,7 @@ from robotrl.utils.devices import CPU, device_of
 from tests.algos.test_dagger import CFG as DAGGER
 from tests.algos.test_dagger import Taught
 from tests.algos.test_dsrl import ACTOR, NA, SAC
+from tests.algos.test_gorl import CFG as GORL
 from tests.kits.walk_sim import Walk
 from tests.training.test_resume import StopAt, make_clone, reinflow_config, scalars
 
@@ -128,6 +129,7 @@ ROWS = {
     "rl100": Row(
         replace(off.RL100, critic_updates=6, updates=6, updates_per_iteration=3), kit.flow, None, off.write_random_walks
     ),
+    "gorl": Row(GORL, None, kit.FLOW, iterations=5),
     "qc": Row(replace(off.QC, updates=0, env_steps=96, warmup=32), kit.flow),
     "residual": Row(replace(off.RESIDUAL, updates=0, env_steps=96, warmup=32), kit.flow),
     "td3-bc": Row(replace(off.TD3_BC, updates=9, updates_per_iteration=3), None, off.CHUNKS, off.write_random_walks),
