@@ -259,11 +259,11 @@ def two_goals(count: int = 512) -> CollectedChunks:
 
 def test_a_fitted_decoder_keeps_both_modes_and_a_mean_keeps_neither():
     torch.manual_seed(0)
-    cfg = replace(CFG, fit_updates=300, fit_updates_per_iteration=300, fit_batch=128, fit_lr=1e-2)
+    cfg = replace(CFG, fit_updates=600, fit_updates_per_iteration=600, fit_batch=128, fit_lr=1e-2)
     one = replace(FLOW, horizon=1, denoising_steps=8)
     decoder, rows = one.build(SPECS, ACTION, TRANSFORMS), two_goals()
     fit = DecoderFit(decoder, rows, cfg, setup(None, one))
-    fit.run(300, torch.Generator().manual_seed(0), "test")
+    fit.run(600, torch.Generator().manual_seed(0), "test")
     fit.write(decoder)
     noise = torch.randn(1000, *decoder.noise_shape, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -277,7 +277,7 @@ def test_a_fitted_decoder_keeps_both_modes_and_a_mean_keeps_neither():
         optimizer.zero_grad()
         mean_loss(policy, rows.rows["ctx"], rows.rows["chunk"], rows.rows["valid"]).backward()
         optimizer.step()
-    assert float(policy.mean(torch.zeros(1, 2)).abs().max()) < 0.1
+    assert float(policy.mean(torch.zeros(1, 2)).detach().abs().max()) < 0.1
 
 
 def test_the_fit_reads_fresh_noise_and_chunks_before_the_clip():

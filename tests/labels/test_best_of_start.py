@@ -21,7 +21,7 @@ from tests.kits.refusals import raises_naming
 
 CFG = BcCfg(updates=2, updates_per_iteration=1, batch=8, label="best_of_start")
 IDS = [7, 3, 7, 7, 3, 9]
-STARTS = [0.0, 1.0, 0.1, -0.1, 1.1, 5.0]
+STARTS = [0.0, 1.0, 0.1, -0.1, 1.1, 2.0]
 RETURNS = [1.0, 4.0, 3.0, 2.0, 5.0, 0.0]
 LENGTHS = [1, 2, 2, 1, 1, 2]
 # the best of 7 is trial 2, of 3 trial 4, of 9 the only one
@@ -120,8 +120,8 @@ def test_cloning_takes_the_chunks_of_the_best_trials(tmp_path: Path, distance: f
         (0.1, 1.0, 0.25, [True, False]),
         (-0.1, 0.0, 0.2, [True, True]),
         (1.1, 0.0, 0.4, [True, False]),
-        (5.0, 0.0, 0.5, [True, True]),
-        (5.0, 1.0, 0.55, [True, False]),
+        (2.0, 0.0, 0.5, [True, True]),
+        (2.0, 1.0, 0.55, [True, False]),
     ]
     scalars = made.iterate()
     assert scalars["labels/groups"] == 3.0 and scalars["labels/overestimate"] > 0
