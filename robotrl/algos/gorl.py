@@ -143,7 +143,7 @@ class DecoderLoss(LossModule):
 # stages
 
 
-class Segment(NamedTuple):
+class StageSegment(NamedTuple):
     """Consecutive iterations of one phase of a stage."""
 
     phase: Phase
@@ -152,7 +152,7 @@ class Segment(NamedTuple):
     iterations: int
 
 
-def plan(rollouts: int, collections: int, fits: int, shares: tuple[float, ...]) -> tuple[Segment, ...]:
+def plan(rollouts: int, collections: int, fits: int, shares: tuple[float, ...]) -> tuple[StageSegment, ...]:
     """Phases of all stages, in order: PPO, then, except in the last stage, collection and fit.
 
     Args:
@@ -166,7 +166,7 @@ def plan(rollouts: int, collections: int, fits: int, shares: tuple[float, ...]) 
     """
     learning = rollouts - collections * (len(shares) - 1)
     edges = [round(learning * sum(shares[:stage]) / sum(shares)) for stage in range(len(shares) + 1)]
-    out: list[Segment] = []
+    out: list[StageSegment] = []
     for stage in range(len(shares)):
         count = edges[stage + 1] - edges[stage]
         if count < 1:
@@ -174,9 +174,9 @@ def plan(rollouts: int, collections: int, fits: int, shares: tuple[float, ...]) 
                 f"algo.env_steps is enough for {rollouts} iterations, {collections} of each collection: expected more,"
                 f" or fewer stages, so that each of {len(shares)} has one of PPO"
             )
-        out.append(Segment("ppo", stage, count))
+        out.append(StageSegment("ppo", stage, count))
         if stage < len(shares) - 1:
-            out += [Segment("collect", stage, collections), Segment("fit", stage, fits)]
+            out += [StageSegment("collect", stage, collections), StageSegment("fit", stage, fits)]
     return tuple(out)
 
 
@@ -185,13 +185,13 @@ class Position(NamedTuple):
 
     phase: Phase
     stage: int
-    index: int
+    number: int
     """Number of the iteration within its phase, from 0."""
     last: bool
     """True for the last iteration of the phase."""
 
 
-def position(segments: tuple[Segment, ...], iteration: int) -> Position:
+def position(segments: tuple[StageSegment, ...], iteration: int) -> Position:
     """Place of an iteration, counted from 0; after the plan's end PPO goes on."""
     for phase, stage, count in segments:
         if iteration < count:
@@ -484,7 +484,7 @@ class GorlLearner(Learner):
         cfg = self.cfg
         if self._fit is None:
             self._fit = self._new_fit()
-        done = here.index * cfg.fit_updates_per_iteration
+        done = here.number * cfg.fit_updates_per_iteration
         count = min(cfg.fit_updates_per_iteration, cfg.fit_updates - done)
         scalars = self._fit.run(count, self._generator, f"iteration {self.iteration}")
         if here.last:
@@ -508,7 +508,8 @@ class GorlLearner(Learner):
     def _restart_encoder(self) -> None:
         """Give the encoder fresh weights, near a standard normal noise, and forget Adam's moments."""
         policy, cfg = self.policy, self.cfg.encoder
-        fresh = self._seeded(lambda: NoiseActor(policy.context_width, *policy.base_noise, cfg))
+        horizon, width = policy.base_noise
+        fresh = self._seeded(lambda: NoiseActor(policy.context_width, horizon, width, cfg))
         fresh.start_at(1 / cfg.bound)
         policy.actor.load_state_dict(fresh.state_dict())
         self._ppo_engine.load({**self._ppo_engine.state(), **self._first_moments})

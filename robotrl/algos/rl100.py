@@ -51,7 +51,7 @@ REWARDS = ("stored", "success")
 REDUCTION: Reduction = "min"
 """Value of a chunk by the critics, as in IQL."""
 BLOCK = 1024
-"""Most states that are judged at once."""
+"""Most states that are scored at once."""
 
 # losses
 
@@ -202,16 +202,16 @@ class Rl100Learner(Learner):
         self._unit = ActionNormalizer.of_policy(model)
         self._device = setup.device
         self._learned = self._logs.frames(False)
-        self._judged = self._judged_frames()
+        self._gate_frames = self._gate_frames_of_logs()
         self._quality: dict[str, float] = {}
         self._gate = GateRecord()
         self._critic_iterations = math.ceil(cfg.critic_updates / cfg.updates_per_iteration)
         self.iterations = self._critic_iterations + math.ceil(cfg.updates / cfg.updates_per_iteration)
-        # all policies are judged with the same noise, so that the difference of two scores has less of it
+        # all policies are scored with the same noise, so that the difference of two scores has less of it
         noise = torch.Generator().manual_seed(setup.seed)
-        self._judging_noise = torch.randn((len(self._judged), *sampler_of(model).noise_shape), generator=noise)
+        self._gate_noise = torch.randn((len(self._gate_frames), *sampler_of(model).noise_shape), generator=noise)
 
-    def _judged_frames(self) -> Tensor:
+    def _gate_frames_of_logs(self) -> Tensor:
         """Frames in whose states the gate scores policies: of held-out episodes, evenly spaced."""
         frames = self._logs.frames(True)
         if not len(frames):
@@ -304,10 +304,10 @@ class Rl100Learner(Learner):
         """J: mean value of the chunks that the policy, as it is saved, makes in the held-out states."""
         value, decode = self._value(), sampler_of(self.policy).sample
         total = 0.0
-        for index, noise in zip(self._judged.split(BLOCK), self._judging_noise.split(BLOCK), strict=True):
+        for index, noise in zip(self._gate_frames.split(BLOCK), self._gate_noise.split(BLOCK), strict=True):
             ctx = self._loss.old.encode(self._observed(index))
             total += float(value(ctx, decode(ctx, noise.to(self._device))).double().sum())
-        return total / len(self._judged)
+        return total / len(self._gate_frames)
 
     @torch.no_grad()
     def _value_of(self, index: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Trials(NamedTuple):
         }
 
 
-class LabeledFrames(NamedTuple):
+class BestTrialFrames(NamedTuple):
     """Frames to clone, each with the frame whose chunk is its label."""
 
     frame: Numbers
@@ -102,7 +102,7 @@ def grouped_within(starts: NDArray[Any], distance: float) -> Numbers:
     return out
 
 
-def best_frames(offsets: NDArray[Any], best: Numbers) -> LabeledFrames:
+def best_frames(offsets: NDArray[Any], best: Numbers) -> BestTrialFrames:
     """Frames to clone: the first one of each trial with the chunk of its group's best, and all those of the best.
 
     Args:
@@ -114,7 +114,7 @@ def best_frames(offsets: NDArray[Any], best: Numbers) -> LabeledFrames:
     cloned = np.repeat(best == np.arange(len(best)), np.diff(offsets))
     cloned[offsets[:-1]] = True
     frame = np.flatnonzero(cloned)
-    return LabeledFrames(frame, source[frame])
+    return BestTrialFrames(frame, source[frame])
 
 
 def trials_of(dataset: Dataset, keys: Sequence[str], distance: float | None) -> Trials:

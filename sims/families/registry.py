@@ -25,8 +25,8 @@ class PerturbationFamily(NamedTuple):
 
 
 def _without_words(sim: Any) -> str:
-    told = INSTRUCTION in sim.observation_spec and isinstance(sim, HasInstructions)
-    return "" if told else "is told no instruction"
+    instructed = INSTRUCTION in sim.observation_spec and isinstance(sim, HasInstructions)
+    return "" if instructed else "has no instruction"
 
 
 def _of_params(family: str) -> Callable[[Any], str]:

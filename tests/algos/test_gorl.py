@@ -71,7 +71,7 @@ def test_the_plan_by_hand():
 def test_positions_by_hand():
     segments = plan(7, 2, 2, (2.0, 3.0))
     found = [position(segments, i) for i in range(10)]
-    assert [(p.phase, p.stage, p.index) for p in found] == [
+    assert [(p.phase, p.stage, p.number) for p in found] == [
         ("ppo", 0, 0),
         ("ppo", 0, 1),
         ("collect", 0, 0),

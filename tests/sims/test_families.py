@@ -163,7 +163,7 @@ def test_lost_words_are_left_out_of_observation_and_text_alike() -> None:
         ({"place_m": 0.01}, r"perturb\.place_m is 0\.01, and Walk has no loose things .*: noise, delay$"),
         ({"looks_gain": 0.1}, r"perturb\.looks_gain is 0\.1, and Walk observes no color picture: .*: noise, delay$"),
         ({"looks_shift_px": 1}, r"perturb\.looks_shift_px is 1, and Walk observes no color picture"),
-        ({"words_lost": 1}, r"perturb\.words_lost is 1, and Walk is told no instruction"),
+        ({"words_lost": 1}, r"perturb\.words_lost is 1, and Walk has no instruction"),
         ({"mass": 0.1}, r"perturb\.mass is 0\.1, and Walk lets no mass be set"),
         ({"friction": 0.1}, r"perturb\.friction is 0\.1, and Walk lets no friction be set"),
     ],
