@@ -141,6 +141,15 @@ def make_venv() -> None:
     venv.create(VENV, clear=True, with_pip=True, symlinks=True)
 
 
+def compile_packages() -> None:
+    """Compile all modules to bytecode on all cores, which pip would do on one.
+
+    Where bytecode may not be written later, each start of a program would compile torch anew.
+    """
+    # some packages carry templates that are no Python: their errors are none of ours
+    subprocess.run([PYTHON, "-m", "compileall", "-qq", "-j", "0", VENV / "lib"], check=False)
+
+
 def torch_pin() -> str:
     """Torch requirement from constraints.txt."""
     for line in CONSTRAINTS.read_text().splitlines():
@@ -165,14 +174,14 @@ def install_torch(gpu: bool) -> None:
         if index_answers(CPU_INDEX):
             say(f"installing {pin}, CPU build, about 200 MB")
             try:
-                pip("install", "--no-deps", "--index-url", CPU_INDEX, pin, doing="installing torch")
+                pip("install", "--no-compile", "--no-deps", "--index-url", CPU_INDEX, pin, doing="installing torch")
                 return
             except SetupError:
                 say("the PyTorch CPU index failed; trying the default index")
         else:
             say("the PyTorch CPU index does not answer; taking torch from the default index")
     say(f"installing {pin}" + (", CUDA build, several GB" if gpu else ""))
-    pip("install", "--no-deps", pin, doing="installing torch")
+    pip("install", "--no-compile", "--no-deps", pin, doing="installing torch")
     if gpu and installed()["torch"].endswith("+cpu"):
         say("note: a GPU is here, but the default index gave a CPU build of torch: training will use the CPU")
 
@@ -191,7 +200,8 @@ def clear_old_mujoco() -> None:
 
 def install_project(extras: list[str]) -> None:
     """Install robotrl itself, editable, with these extras at the tested versions."""
-    pip("install", "-c", str(CONSTRAINTS), "-e", f".[{','.join(extras)}]", doing="installing packages")
+    wanted_extras = f".[{','.join(extras)}]"
+    pip("install", "--no-compile", "-c", str(CONSTRAINTS), "-e", wanted_extras, doing="installing packages")
 
 
 def install_level(level: str) -> None:
@@ -232,6 +242,7 @@ def main(level: str) -> None:
         install_torch(bool(want["gpu"]))
         clear_old_mujoco()
         install_level(level)
+        compile_packages()
         STAMP.write_text(json.dumps(want, indent=1))
     except SetupError:
         # pip itself failed and left the environment whole: the next call may continue with it.

@@ -11,10 +11,12 @@ import sys
 import tempfile
 import time
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setup_env import CONSTRAINTS, CPU_INDEX, ROOT, has_gpu, index_answers, torch_pin
 
+NOT_INHERITED = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 WITHOUT_TORCH = """
 import sys
 import robotrl.deploy.runtime
@@ -37,9 +39,10 @@ class Environment:
     """An empty virtual environment in a folder outside the checkout."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self.folder = folder
         self.bin = folder / "venv" / "bin"
-        self.environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        self.environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
         venv.create(folder / "venv", with_pip=True, symlinks=True)
 
     def run(self, *command: str) -> str:
@@ -51,8 +54,8 @@ class Environment:
         return done.stdout
 
     def pip(self, *arguments: str) -> None:
-        """Install packages at the tested versions."""
-        self.run("python", "-m", "pip", "--disable-pip-version-check", "-qq", "install", *arguments)
+        """Install packages at the tested versions; the few modules that are used are compiled when they are."""
+        self.run("python", "-m", "pip", "--disable-pip-version-check", "-qq", "install", "--no-compile", *arguments)
 
 
 def build(target: Path) -> Path:
@@ -88,6 +91,10 @@ def train_install(wheel: Path, folder: Path) -> None:
     print("presets load")
 
 
+TESTS = {"base": base_install, "train": train_install}
+"""Name of an environment to its test."""
+
+
 def main() -> None:
     """Build the wheel, install it twice, and test it."""
     started = time.monotonic()
@@ -95,10 +102,10 @@ def main() -> None:
         folder = Path(name)
         wheel = build(folder / "dist")
         print(f"built {wheel.name}", flush=True)
-        (folder / "base").mkdir()
-        base_install(wheel, folder / "base")
-        (folder / "train").mkdir()
-        train_install(wheel, folder / "train")
+        with ThreadPoolExecutor() as pool:
+            tests = [pool.submit(test, wheel, folder / name) for name, test in TESTS.items()]
+        for test in tests:
+            test.result()
     print(f"smoke: passed in {time.monotonic() - started:.0f} s")
 
 
