@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.delay.bench import CLONES, DELAYS, HORIZON, OVERLAP
+from benchmarks.delay.bench import CLONES, DELAYS, HORIZON, OVERLAP, TASKS
 from benchmarks.delay.joining import JoinedPolicy
 from robotrl.algos.bc import BcCfg
 from robotrl.api.evaluation import latency_options, make_sim_of
@@ -56,7 +56,7 @@ def run_cell(
 def cloned(clone: str, task: str, seed: int, out: Path, demos: int, updates: int) -> Path:
     """Run of a clone; both of a seed learn from the same demonstrations."""
     data = out / "demos"
-    collect_demos(task, data, episodes=demos, seed=seed)
+    collect_demos(task, data, episodes=demos, noise=TASKS[task], seed=seed)
     perturb = PerturbCfg(committed_steps=OVERLAP if clone == "trained" else 0)
     cfg = TrainCfg(
         sim=SimCfg(task),

@@ -21,7 +21,7 @@ from tests.kits.refusals import raises_naming
 def record(clone: str, seed: int, success: float) -> dict[str, Any]:
     one = {str(delay): {"success": success - 0.01 * delay, "seam": 0.2, "inside": 0.3} for delay in bench.DELAYS}
     result = dict.fromkeys(bench.CLONES[clone], one)
-    return {"method": clone, "task": bench.TASKS[0], "seed": seed, "result": result}
+    return {"method": clone, "task": next(iter(bench.TASKS)), "seed": seed, "result": result}
 
 
 def test_figures_by_hand() -> None:
@@ -58,8 +58,8 @@ def test_a_tiny_cell_drives_both_clones(tmp_path: Path, monkeypatch: pytest.Monk
     for clone in bench.CLONES:
         out = tmp_path / clone
         out.mkdir()
-        found = cell.run_cell(clone, "mujoco/reach", 0, out, demos=4, updates=2, episodes=2)
+        found = cell.run_cell(clone, "mujoco/peg-insert", 0, out, demos=4, updates=2, episodes=2)
         assert tuple(found) == bench.CLONES[clone]
         assert all(one.keys() == {"success", "seam", "inside"} for arm in found.values() for one in arm.values())
     with raises_naming(ConfigError, "clone", "plane", nearest="plain"):
-        cell.main("plane", "mujoco/reach", 0, tmp_path)
+        cell.main("plane", "mujoco/peg-insert", 0, tmp_path)
