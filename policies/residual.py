@@ -24,7 +24,7 @@ class ResidualPolicyCfg(BestOfCfg):
     scale: float = 1.0
     """s: each element of a chunk moves by at most this, normalized units."""
     residual_input: ResidualInput = "noise"
-    """What the residual network reads besides the context: the base policy's noise, or the chunk made of it."""
+    """Input of the residual network besides the context: the base policy's noise, or the chunk made of it."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the residual network's hidden layers."""
     activation: Activation = "silu"

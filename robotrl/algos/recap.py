@@ -9,7 +9,6 @@ neither a critic of actions nor samples.
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -39,6 +38,7 @@ from robotrl.learners.parts import Part
 from robotrl.policies.conditioned import ConditionedCfg, ConditionedPolicy
 from robotrl.policies.networks.condition import NEGATIVE, POSITIVE
 from robotrl.policies.networks.mlp import Activation
+from robotrl.policies.steered import weights_sha256
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults, reads
 
@@ -227,7 +227,7 @@ class RecapLearner(Learner):
             "algorithm": "recap",
             "settings": asdict(cfg),
             "seed": setup.seed,
-            "policy": _weights_digest(setup.init_policy),
+            "policy": weights_sha256(setup.init_policy),
         }
         self._dataset = setup.dataset
         self._loss = RecapLoss(model, self._clone, cfg).to(setup.device)
@@ -389,15 +389,6 @@ def conditioned_policy(cfg: RecapCfg, policy: Any) -> ConditionedPolicy:
             f"init_from is a conditioned policy with {policy.cfg}: expected the settings of algo, {wanted}"
         )
     return policy
-
-
-def _weights_digest(policy: torch.nn.Module) -> str:
-    """SHA-256 of a policy's weights."""
-    found = hashlib.sha256()
-    for name, x in policy.state_dict().items():
-        found.update(name.encode())
-        found.update(x.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if x.dim() else str(x).encode())
-    return found.hexdigest()
 
 
 # config

@@ -232,7 +232,7 @@ class ResidualCfg(LearnerCfg):
     scale: float = 1.0
     """s: the residual moves each element of a chunk by at most this, normalized units."""
     residual_input: ResidualInput = "noise"
-    """What the residual reads besides the context: the noise, or the frozen policy's chunk."""
+    """Input of the residual besides the context: the noise, or the frozen policy's chunk."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Widths of the residual's hidden layers."""
     activation: Activation = "silu"

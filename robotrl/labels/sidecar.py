@@ -45,7 +45,7 @@ class FrameLabels(NamedTuple):
     dataset: str
     """Digest of the dataset, see `dataset_digest`."""
     maker: dict[str, Any]
-    """What made them: algorithm, settings, policy."""
+    """Their origin: algorithm, settings, policy."""
     digest: str
     """SHA-256 of columns, dataset and maker."""
 

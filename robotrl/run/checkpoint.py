@@ -131,7 +131,12 @@ def read_manifest(directory: Path) -> CheckpointManifest:
         raise _missing(directory) from None
     except OSError as error:
         raise DataError(f"{what} cannot be read: {error.strerror}") from error
-    fields = check_schema(parse_json(raw, what), what, SCHEMA_VERSION)
+    read = parse_json(raw, what)
+    if isinstance(read, dict) and "bundle_id" in read:
+        raise DataError(
+            f"{directory} is a bundle: expected a run or a checkpoint, such as the run it was exported from"
+        )
+    fields = check_schema(read, what, SCHEMA_VERSION)
     claimed = fields.get("digest")
     body = {key: value for key, value in fields.items() if key != "digest"}
     # The second condition refuses bytes that JSON ignores, such as extra white space: only the written text is valid.

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 import robotrl.algos.gorl as gorl
-from robotrl.algos.gorl import CollectedChunks, DecoderFit, GorlCfg, GorlLoss, Position, SwitchDrop, plan, position
+from robotrl.algos.gorl import CollectedChunks, DecoderFit, GorlCfg, GorlLoss
 from robotrl.engine.engine import Context
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.bc_loss import mean_loss
+from robotrl.learners.collection.stages import StagePosition, SwitchDrop, plan, position
 from robotrl.learners.learner import Setup
 from robotrl.policies.flow import FlowCfg
 from robotrl.policies.shortcut import ShortcutCfg
@@ -85,7 +86,7 @@ def test_positions_by_hand():
         ("ppo", 1, 0),
     ]
     assert [i for i, p in enumerate(found) if p.last] == [1, 3, 5, 8]
-    assert found[9] == Position("ppo", 1, 0, last=False)
+    assert found[9] == StagePosition("ppo", 1, 0, last=False)
 
 
 def test_a_budget_without_ppo_in_each_stage_is_refused():

@@ -110,7 +110,7 @@ def test_a_policy_goes_where_the_critics_say(data: Path, kind: str) -> None:
 
 
 def everything(learner: Any) -> dict[str, Any]:
-    """What updates change: weights, moments, averages, and the policy that is saved."""
+    """All that updates change: weights, moments, averages, and the policy that is saved."""
     moved = {"networks": learner._loss.state_dict(), "policy": learner.policy.state_dict()}
     return kit.snapshot(moved | {"engine": learner._engine.state()})
 

@@ -28,6 +28,7 @@ from tests.report.test_report import Page
 SMALL = {"algo.updates": 40, "algo.updates_per_iteration": 10, "algo.batch": 64, "checkpoint_every": 1}
 KILLED = """
 import os, pickle, signal, sys
+from pathlib import Path
 from robotrl.improve.rounds import improve
 from robotrl.registry import SIMS
 from robotrl.run.logs import ScalarLog
@@ -41,7 +42,7 @@ def log(writer, step, scalars, log=ScalarLog.log):
         os.kill(os.getpid(), signal.SIGKILL)
 
 ScalarLog.log = log
-improve(pickle.load(open(sys.argv[1], "rb")))
+improve(pickle.loads(Path(sys.argv[1]).read_bytes()))
 """
 """An improvement whose fit is killed as its second line is logged."""
 

@@ -252,6 +252,12 @@ def test_another_schema_version_is_refused(tmp_path, version, words):
         read_checkpoint(path)
 
 
+def test_a_bundle_in_its_place_is_named(tmp_path):
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 2, "bundle_id": "f04f"}))
+    with pytest.raises(DataError, match="is a bundle: expected a run or a checkpoint"):
+        read_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize(
     "tree, words",
     [

@@ -29,7 +29,7 @@ RETURN, LOGGED = "return_to_go", "logged"
 
 
 class CalQl(NamedTuple):
-    """What the term needs of a minibatch."""
+    """Weight and rows of the term in a minibatch."""
 
     alpha: float
     """Weight of the term."""
