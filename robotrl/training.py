@@ -30,7 +30,9 @@ from robotrl.memory_estimate.check import announce
 from robotrl.peft.lora import adapt, adaptation_of, merged
 from robotrl.policies.networks.activation_checkpointing import recompute
 from robotrl.registry import build_sim
+from robotrl.rewards.endpoint.shares import share_of_budgets
 from robotrl.rewards.kind import RewardKindCheck
+from robotrl.rewards.preferences.preferences import PreferencesCfg
 from robotrl.rewards.relabel import going_on_after_success, with_rewards
 from robotrl.rewards.source import RewardSetup
 from robotrl.rewards.trust.divergence import DivergenceWatch
@@ -197,7 +199,9 @@ def _make_learner(
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    learner: Learner = cfg.algo.build(_setup(cfg, state, run_path, world, rewards))
+    _refuse_shared_preferences(cfg, cfg.cluster.workers if cfg.cluster.on else world.size)
+    own = _with_own_budgets(cfg, world.size)
+    learner: Learner = own.algo.build(_setup(own, state, run_path, world, rewards))
     if world.size > 1 and learner.world != world:
         raise CapabilityError(
             f"{type(learner).__name__} lacks world: it learns in one process, and WORLD_SIZE is {world.size}"
@@ -420,6 +424,22 @@ def _evaluated(sim: SimCfg) -> SimCfg:
     return replace(sim, options=replace(has_mode, log_only=NOT_LOG_ONLY))
 
 
+def _refuse_shared_preferences(cfg: TrainCfg[Any, Any], processes: int) -> None:
+    """Refuse preferences that each of several processes would learn for itself: equal steps had other rewards."""
+    for one in cfg.rewards:
+        if processes > 1 and isinstance(one.cfg, PreferencesCfg) and one.cfg.model is None:
+            raise ConfigError(
+                f"reward.{one.name}.model is None, and each of {processes} processes would learn a reward of its own:"
+                " expected one process, or a directory of `robotrl reward train preferences`"
+            )
+
+
+def _with_own_budgets(cfg: TrainCfg[Any, Any], processes: int) -> TrainCfg[Any, Any]:
+    """The config of one of the processes that score beside one another: budgets are those of the whole run."""
+    rewards = tuple(share_of_budgets(one, processes) for one in cfg.rewards)
+    return replace(cfg, rewards=rewards, algo=share_of_budgets(cfg.algo, processes))
+
+
 def _make_training_sim(cfg: TrainCfg[Any, Any], seed: int, rewards: RewardLog | None, answers: str) -> VecSim:
     """Training sim with the configured rewards and curriculum; evaluations use neither.
 
@@ -454,7 +474,7 @@ def _make_shard_sim(cfg: TrainCfg[Any, Any], answers: str, number: int, seed: in
     if any(one.name == "threads" and not vars(options)["threads"] for one in fields(options)):
         options = replace(options, threads=cfg.cluster.cpus)
     sim = replace(cfg.sim, num_envs=cfg.sim.num_envs // cfg.cluster.workers, options=options)
-    part = replace(cfg, device="cpu", sim=sim)
+    part = _with_own_budgets(replace(cfg, device="cpu", sim=sim), cfg.cluster.workers)
     return _make_training_sim(part, seed, RewardLog(), str(Path(answers) / f"worker-{number}"))
 
 

@@ -12,6 +12,7 @@ from robotrl.errors import DataError
 from robotrl.report.compare.scoring_table import ScoringRow, scoring_rows
 from robotrl.report.compare.workers_section import ClusterRow, cluster_row
 from robotrl.report.reward_truth import RewardTruth
+from robotrl.rewards.trust.learned import learned_reward
 from robotrl.run.directory import Run
 from robotrl.run.locking import is_being_written
 from robotrl.run.logs import read_scalars
@@ -97,17 +98,19 @@ def _reward_truth(name: str, records: Sequence[Mapping[str, float]], config: Map
         return None
     is_rate = config.get("evaluation", {}).get("score", "success") == "success"
     truth = "rollout_success" if is_rate else "sim_return"
-    both = [row for row in records if all(math.isfinite(row.get(key, math.nan)) for key in ("rollout_return", truth))]
-    by_steps = any(row.get("env_steps") for row in both)
+    weights = {one["name"]: float(one["weight"]) for one in config["rewards"]}
+    points = [(row, learned_reward(row, weights)) for row in records if math.isfinite(row.get(truth, math.nan))]
+    points = [(row, reward) for row, reward in points if math.isfinite(reward)]
+    by_steps = any(row.get("env_steps") for row, _ in points)
     axis = "env_steps" if by_steps else "step"
     return RewardTruth(
         name,
-        [row[axis] for row in both],
+        [row[axis] for row, _ in points],
         "env steps" if by_steps else "iterations",
-        [row["rollout_return"] for row in both],
-        [row[truth] for row in both],
+        [reward for _, reward in points],
+        [row[truth] for row, _ in points],
         "success in rollouts" if is_rate else "the sim's own return",
-        next((row[axis] for row in both if row.get("reward_diverges")), None),
+        next((row[axis] for row, _ in points if row.get("reward_diverges")), None),
     )
 
 

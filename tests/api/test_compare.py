@@ -16,10 +16,12 @@ from robotrl import config as configs
 from robotrl.api.comparing import _curve, aligned, compare_runs, return_of, shown, success_of
 from robotrl.api.run_history import ABSENT, differing, flat, group_runs, read_history
 from robotrl.cli.main import main
+from robotrl.config import WeightedReward
 from robotrl.configs.gymnasium import ppo
 from robotrl.errors import ConfigError
 from robotrl.report.compare.curves import ArmCurve, ArmPoint, arm_curves, round_ticks
 from robotrl.report.compare.page import ScoreSpan
+from robotrl.rewards.rules import AliveCfg
 from robotrl.run.directory import Run
 from robotrl.run.locking import is_being_written
 from robotrl.utils.media import write_gif
@@ -208,3 +210,19 @@ def test_a_chart_places_points_where_their_values_are():
 def test_table_columns_are_aligned():
     assert aligned([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
     assert json.loads(shown({"a": 1})) == {"a": 1}
+
+
+def test_of_late_scores_the_page_shows_what_the_divergence_is_told_by(tmp_path):
+    # an off-policy run logs no return of an episode that ended before its scores came
+    cfg = replace(ppo(), rewards=(WeightedReward("alive", 2.0, AliveCfg()),))
+    cfg = replace(cfg, evaluation=replace(cfg.evaluation, score="success"))
+    run = Run.create(tmp_path / "late", configs.to_json(cfg), seed=0, command=["robotrl", "train"])
+    for step, (valid, score, success) in enumerate(((0.5, 0.1, 0.9), (0.25, 0.1, 0.8), (0.0, 0.0, 0.7)), 1):
+        row = {"env_steps": 100.0 * step, "reward/alive": score, "reward_valid/alive": valid}
+        run.log(step, row | {"scoring/alive/queue_length": 0.0, "rollout_success": success})
+    run.close()
+    found = read_history(tmp_path / "late").reward_truth
+    assert found is not None
+    # weight 2, over the steps with a score; none has one in the last iteration
+    assert found.reward == pytest.approx([2 * 0.1 / 0.5, 2 * 0.1 / 0.25])
+    assert (list(found.x), list(found.truth)) == ([100.0, 200.0], [0.9, 0.8])

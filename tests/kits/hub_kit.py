@@ -54,6 +54,10 @@ def hub(models: Mapping[str, Path]) -> Iterator[tuple[str, list[str]]]:
             return self.say(200, json.dumps(found).encode(), body, {"Content-Type": "application/json"})
 
         def file(self, name: str, path: str, body: bool) -> None:
+            if name not in models:
+                return self.say(404, b"{}", body, {"X-Error-Code": "RepoNotFound"})
+            if not (models[name] / path).is_file():
+                return self.say(404, b"{}", body, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
             data = (models[name] / path).read_bytes()
             tag = hashlib.sha256(data).hexdigest()
             self.say(200, data, body, {"X-Repo-Commit": COMMIT, "ETag": f'"{tag}"'})

@@ -99,6 +99,8 @@ class PromptedSuggester:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See `Suggester`."""
+        # tickets of before stand for other steps from now on
+        self._endpoint.forget_all()
         # version 0.1 knew no turns
         self._step, self._turn = int(state["step"]), int(state.get("turn", 0))
         self._endpoint.load(state["paid"])

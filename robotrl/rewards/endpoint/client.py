@@ -185,6 +185,11 @@ class ChatEndpoint:
         with self._changed:
             self._ledger.forget(tickets.tolist())
 
+    def forget_all(self) -> None:
+        """Drop all requests and answers: their tickets may be used again for something else."""
+        with self._changed:
+            self._ledger.forget(self._ledger.tickets())
+
     def metrics(self) -> dict[str, float]:
         """Scalars to log: length of the queue, calls (`requests_paid`), cost, and those of `EndpointCounters`."""
         with self._changed:

@@ -78,6 +78,10 @@ class ChatLedger:
         """True if a ticket is open or its answer is to be collected."""
         return ticket in self._by_ticket or ticket in self._ready
 
+    def tickets(self) -> list[int]:
+        """Tickets that are open, or whose answers are to be collected."""
+        return [*self._by_ticket, *self._ready]
+
     def hit(self, ticket: int, key: bytes, now_s: float) -> bool:
         """Answer a ticket from what is known or on its way; False if it has to be asked for."""
         outputs = self._cache.get(key)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from robotrl.config import TrainCfg
 from robotrl.fn.evidence.trend import kendall_trend, last_blocks
+from robotrl.rewards.trust.learned import learned_reward
 from robotrl.rewards.trust.returns import SIM_RETURN
 
 Reals = NDArray[np.float64]
@@ -73,9 +74,7 @@ def _quarters(blocks: Reals) -> tuple[float, float]:
 class DivergenceWatch:
     """Compares the reward of a run's sources with the sim's truth in each iteration, and warns once.
 
-    The reward is the return of the rollouts; where scores may come later than their steps, the mean over scored steps.
-
-    The truth is the success of the rollouts, in a run that is evaluated by return the sim's own return. Iterations in
+    The reward is that of `learned_reward`; the truth is the success of the rollouts, in a run that is evaluated by return the sim's own return. Iterations in
     which no episode ended are left out.
 
     Args:
@@ -109,25 +108,12 @@ class DivergenceWatch:
     def _add(self, scalars: Mapping[str, float]) -> bool:
         """Keep reward and truth of an iteration; false if it has not both."""
         truth = scalars.get(self._truth_name, math.nan)
-        reward = scalars.get("rollout_return", math.nan)
-        if not math.isfinite(reward) or self._late(scalars):
-            # of an episode that ended before its scores came, no return is known
-            reward = sum(weight * self._of_a_step(name, scalars) for name, weight in self._weights.items())
+        reward = learned_reward(scalars, self._weights)
         if not self._weights or not math.isfinite(truth) or not math.isfinite(reward):
             return False
         self._reward.append(reward)
         self._truth.append(truth)
         return True
-
-    def _late(self, scalars: Mapping[str, float]) -> bool:
-        """True if scores of a source may come later than their steps."""
-        return any(key.startswith(f"scoring/{name}/") for key in scalars for name in self._weights)
-
-    @staticmethod
-    def _of_a_step(name: str, scalars: Mapping[str, float]) -> float:
-        """Mean reward of a source over the steps that have a score; NaN if none has."""
-        valid = scalars.get(f"reward_valid/{name}", 1.0)
-        return scalars.get(f"reward/{name}", math.nan) / valid if valid > 0 else math.nan
 
     def _words(self, found: Divergence) -> str:
         (low, high), (before, after) = found.reward, found.truth

@@ -117,6 +117,31 @@ def test_a_resumed_run_keeps_to_its_budget(tmp_path):
         resumed.close()
 
 
+def test_answers_of_before_a_state_was_restored_belong_to_no_step_of_after():
+    """The tickets of the steps of after are those of the steps of before."""
+    release = threading.Event()
+
+    def late(call):
+        release.wait(20.0)
+        return seen(call)
+
+    tickets, fresh = torch.arange(3), torch.zeros(3, dtype=torch.bool)
+    with ChatServer(late) as server:
+        sim = GuidedWalk(3)
+        suggester = PromptedSuggester(guidance_of(server), sim)
+        obs, state = sim.reset(seed=0), suggester.state()
+        sim._obs[:, 0] = torch.tensor([-0.5, 0.0, 0.5])
+        suggester.suggest(obs, fresh, tickets)
+        suggester.load(state)
+        sim._obs[:, 0] = torch.tensor([1.5, 1.0, 0.75])
+        suggester.suggest(obs, fresh, tickets)
+        release.set()
+        found = suggester.arrived(20.0)
+        suggester.close()
+    wanted = {0: 0.75, 1: 0.5, 2: 0.375}
+    assert {int(t): float(x) for t, x in zip(*found, strict=True)} == pytest.approx(wanted, abs=0.01)
+
+
 class WatchedWalk(GuidedWalk):
     """Notes of which envs pictures are drawn."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from robotrl.registry import make_sim
 from robotrl.rewards.contrast import ContrastCfg
 from robotrl.rewards.relabel import with_rewards
 from robotrl.rewards.vlm.encoder import CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE, Preprocessing, load_encoder, prepared
+from robotrl.rewards.vlm.small_clip import SmallClipCfg, new_model
 from robotrl.rewards.vlm.window import CalibratedWindow
+from tests.kits.hub_kit import hub
 from tests.kits.refusals import raises_naming
 from tests.kits.small_clip import BAD, GOOD, fresh_clip, stored_clip
 from tests.kits.walk_sim import Walk
@@ -105,6 +108,38 @@ def _other_mean(path: Path) -> None:
     config = json.loads((path / CONFIG_FILE).read_text())
     config["preprocess_cfg"]["mean"] = [0.5, 0.5, 0.5]
     (path / CONFIG_FILE).write_text(json.dumps(config))
+
+
+def test_a_model_is_fetched_from_a_hub_by_its_id_and_found_again_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others than those of `robotrl reward train clip` read all words, by open_clip's own tokenizer."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    theirs, pictures = tmp_path / "theirs", torch.randint(0, 256, (2, 40, 40, 3), dtype=torch.uint8)
+    theirs.mkdir()
+    words = SimpleNamespace(context_length=77, vocab_size=49408)
+    model, config = new_model(SmallClipCfg(image_pixels=32, width=4, embedding=16), cast(Any, words))
+    save_file({key: x.detach().contiguous() for key, x in model.state_dict().items()}, theirs / WEIGHTS_FILE)
+    preprocess = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", "resize_mode": "shortest"}
+    (theirs / CONFIG_FILE).write_text(json.dumps({"model_cfg": config, "preprocess_cfg": preprocess}))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with hub({"toys/clip": theirs}) as (address, asked):
+        # worked out from the environment when the package is imported
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        )
+        fetched = load_encoder("hf-hub:toys/clip")
+        assert any(path.endswith(WEIGHTS_FILE) for path in asked)
+        with pytest.raises(DataError, match="model 'hf-hub:toys/other' cannot be loaded: "):
+            load_encoder("hf-hub:toys/other")
+    again = load_encoder("hf-hub:toys/clip")  # the hub is gone
+    own = load_encoder(str(theirs))
+    assert fetched.identity == again.identity == own.identity
+    assert fetched.preprocessing == Preprocessing((32, 32), (0.5,) * 3, (0.25,) * 3, squash=False)
+    assert torch.equal(fetched.images(pictures), own.images(pictures))
+    assert torch.equal(fetched.texts(["a zebra on the moon"]), own.texts(["a zebra on the moon"]))
 
 
 def test_a_file_of_weights_needs_the_name_of_its_model(clip: Path) -> None:
