@@ -74,8 +74,8 @@ def _quarters(blocks: Reals) -> tuple[float, float]:
 class DivergenceWatch:
     """Compares the reward of a run's sources with the sim's truth in each iteration, and warns once.
 
-    The reward is that of `learned_reward`; the truth is the success of the rollouts, in a run that is evaluated by return the sim's own return. Iterations in
-    which no episode ended are left out.
+    The reward is that of `learned_reward`; the truth is the success of the rollouts, in a run that is evaluated by
+    return the sim's own return. Iterations in which no episode ended are left out.
 
     Args:
         cfg: config; without reward sources nothing is watched.

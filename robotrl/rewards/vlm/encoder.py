@@ -149,7 +149,7 @@ def _opened(
     try:
         # without this it would answer with random weights
         model: Any = open_clip.create_model(model_name, pretrained=pretrained, device=device, require_pretrained=True)
-        tokenize: Any = open_clip.get_tokenizer(model_name) if tokenizer is None else tokenizer
+        tokenize: Any = _whole(open_clip.get_tokenizer(model_name)) if tokenizer is None else tokenizer
     except (RuntimeError, OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(f"model {name!r} cannot be loaded: {short(' '.join(str(error).split()), 300)}") from error
     visual: Any = model.visual
@@ -171,6 +171,21 @@ def _opened(
         except (IndexError, RuntimeError) as error:
             raise DataError(f"model {name!r} does not fit its tokenizer: {short(str(error))}") from error
     return encoder
+
+
+def _whole(tokenize: Callable[[list[str]], Tensor]) -> Callable[[list[str]], Tensor]:
+    """The tokenizer, refusing sentences that open_clip would cut off without a word."""
+
+    def ids(sentences: list[str]) -> Tensor:
+        tokens, longer = tokenize(sentences), tokenize([f"{sentence} a" for sentence in sentences])
+        for sentence, own, other in zip(sentences, tokens, longer, strict=True):
+            if torch.equal(own, other):
+                raise ConfigError(
+                    f"prompt {short(repr(sentence))} is longer than the model reads: expected fewer words"
+                )
+        return tokens
+
+    return ids
 
 
 def content_digest(encoder: ImageTextEncoder, tokenizer: WholeWordTokenizer) -> str:

@@ -140,6 +140,9 @@ def test_a_model_is_fetched_from_a_hub_by_its_id_and_found_again_without_one(
     assert fetched.preprocessing == Preprocessing((32, 32), (0.5,) * 3, (0.25,) * 3, squash=False)
     assert torch.equal(fetched.images(pictures), own.images(pictures))
     assert torch.equal(fetched.texts(["a zebra on the moon"]), own.texts(["a zebra on the moon"]))
+    assert own.texts(["car " * 74]).shape == (1, 16)
+    with raises_naming(ConfigError, "prompt", "longer than the model reads"):
+        own.texts(["a zebra", "car " * 100])
 
 
 def test_a_file_of_weights_needs_the_name_of_its_model(clip: Path) -> None:
