@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -9,6 +10,15 @@ from robotrl.cluster.shard import ShardRollout
 
 LISTED = 64
 """Up to so many workers have scalars of their own; of more, the fastest, the median and the slowest are logged."""
+
+COUNTS = frozenset(
+    {
+        *("requests_paid", "cost", "submitted", "retries", "faults", "lost", "queue_length", "pending"),
+        *("scorer_errors", "worker_restarts", "outages", "down", "gate_asked", "gate_held", "gate_missed"),
+    }
+)
+"""Scalars of what scores beside a sim that are added up over the workers; others are shares, of which the mean is
+taken."""
 
 
 class ClusterScalars:
@@ -55,7 +65,9 @@ class ClusterScalars:
         names = dict.fromkeys(name for part in parts for name in part.scalars)
         for name in names:
             values = [part.scalars[name] for part in parts if name in part.scalars]
-            found[name] = statistics.fmean(values)
+            # what was asked and paid is that of the run
+            together = name.startswith("scoring/") and name.rpartition("/")[2] in COUNTS
+            found[name] = math.fsum(values) if together else statistics.fmean(values)
         self._found = found
 
     def take(self) -> dict[str, float]:

@@ -41,6 +41,7 @@ def test_a_served_model_shows_shares_like_the_scoring_service() -> None:
     expected |= {"too late": "0.3 %", "waiting": "1", "steps with a score": "50.0 %", "mean age, steps": "0.5"}
     assert {head: served[head] for head in expected} == expected
     assert {head: scored[head] for head in expected} == expected
+    assert (served["cost"], scored["cost"]) == ("0.50", "-")
 
 
 def test_faults_of_either_kind_have_columns_of_their_own() -> None:

@@ -9,6 +9,7 @@ from robotrl.report.text import esc
 
 COLUMNS: tuple[tuple[str, str], ...] = (
     ("requests_paid", "scored"),
+    ("cost", "cost"),
     ("hit_rate", "known"),
     ("dropped", "dropped"),
     ("refused", "over budget"),
@@ -81,6 +82,8 @@ def _shown(key: str, value: float | None) -> str:
         return "-"
     if key == "down":
         return "yes" if value else "no"
+    if key == "cost":
+        return f"{value:,.2f}"
     if key in SHARES:
         return f"{100 * value:.1f} %"
     if key.endswith("_s"):
