@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robotrl.errors import DataError
+from robotrl.fn.evidence.learned_reward import learned_reward
 from robotrl.report.compare.scoring_table import ScoringRow, scoring_rows
 from robotrl.report.compare.workers_section import ClusterRow, cluster_row
 from robotrl.report.reward_truth import RewardTruth
-from robotrl.rewards.trust.learned import learned_reward
 from robotrl.run.directory import Run
 from robotrl.run.locking import is_being_written
 from robotrl.run.logs import read_scalars

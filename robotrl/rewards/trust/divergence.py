@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robotrl.config import TrainCfg
+from robotrl.fn.evidence.learned_reward import learned_reward
 from robotrl.fn.evidence.trend import kendall_trend, last_blocks
-from robotrl.rewards.trust.learned import learned_reward
 from robotrl.rewards.trust.returns import SIM_RETURN
 
 Reals = NDArray[np.float64]

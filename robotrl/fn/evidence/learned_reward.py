@@ -1,4 +1,4 @@
-"""Reward that a run learns from in an iteration, of its log. Without torch, for pages of runs."""
+"""Reward that a run learns from in an iteration, by its log."""
 
 from __future__ import annotations
 
