@@ -94,8 +94,9 @@ def driving_synthesis(
     """Synthesis after VLM-RL's eq. 8: language says how fast to drive, the vehicle's state does the rest.
 
     The semantic score times the maximum speed is the desired speed. The reward is the closeness to it, times the
-    centering in the lane, times the alignment with it, each 0 to 1. Two parts of eq. 8 are left out: the factor of the
-    standard deviation of recent lateral offsets, and the base reward that is kept where it is negative.
+    centering in the lane, times the alignment with it, each 0 to 1. Two parts of eq. 8 need more than the present
+    state, and are settings of `SynthesisCfg`: the factor of the standard deviation of recent lateral offsets
+    (`weave_m`), and the base reward that is kept where it is negative (`keep_negative`).
 
     Args:
         semantic: (n,) score of the scene, 0 (dangerous) to 1 (clear).

@@ -207,6 +207,9 @@ class ActionAlignmentTerm:
         standardized = (self._margin(outputs, notes) - mean) / deviation
         return Valued(SCALE * standardized.clamp(-LIMIT, LIMIT), torch.ones(len(outputs), dtype=torch.bool))
 
+    def forget(self, envs: Tensor) -> None:
+        """See `SceneTerm.forget`: nothing is remembered of an episode."""
+
     def state(self) -> dict[str, NDArray[np.generic]]:
         """See `SceneTerm.state`."""
         standard = np.array([] if self._standard is None else self._standard, np.float64)

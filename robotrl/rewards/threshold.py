@@ -86,6 +86,9 @@ class ThresholdTerm:
             return Valued(none, none.bool())
         return Valued(thresholded(outputs[:, 0], found[1]), torch.ones(len(outputs), dtype=torch.bool))
 
+    def forget(self, envs: Tensor) -> None:
+        """See `SceneTerm.forget`: nothing is remembered of an episode."""
+
     def state(self) -> dict[str, NDArray[np.generic]]:
         """See `SceneTerm.state`."""
         return self._window.state()

@@ -69,6 +69,9 @@ class PlainTerm:
     def value(self, outputs: Tensor, notes: Tensor) -> Valued:
         return Valued(outputs[:, 0] + notes[:, 0], torch.ones(len(outputs), dtype=torch.bool))
 
+    def forget(self, envs: Tensor) -> None:
+        pass
+
     def state(self) -> dict[str, NDArray[np.generic]]:
         return {"seen": np.array(self.seen)}
 

@@ -122,7 +122,7 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
         late = self.gate == "words" and self.background
         slack = self.every * LATE_PICTURES if late else 0
         memory = ClipMemory(sim.num_envs, clip, self.every, feed.shape, slack, f"reward.{NAME}")
-        shape = synthesis_of(self.synthesis, sim, NAME, self.max_speed_mps)
+        shape = synthesis_of(self, sim, NAME)
         static, read = self._static_path(feed)
         dynamic, asked = self._dynamic_path(feed, sim, answers)
         truth = Truth(sim, self.truth_ttc_s) if isinstance(sim, HasTimeToCollision) and self.dynamic else None

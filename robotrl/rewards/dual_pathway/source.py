@@ -315,6 +315,7 @@ class DualPathwayReward:
         self._score.forget(over, self._clock)
         self._risk.forget(over, self._clock)
         self._memory.forget(over.numpy())
+        self._shape.forget(over)
         if over.all():
             self._due_in = 0
 
@@ -331,6 +332,7 @@ class DualPathwayReward:
         }
         if self._dynamic is not None and isinstance(self._dynamic.scores, EndpointScores):
             out[BILL] = self._dynamic.scores.bill()
+        out |= {f"shape/{key}": x for key, x in self._shape.state().items()}
         for prefix, part in self._parts().items():
             out |= {f"{prefix}/{key}": x for key, x in part.state().items()}
         return out
@@ -364,6 +366,7 @@ class DualPathwayReward:
         last = state["last"].astype(np.int64)
         self._last[:], self._last_episode[:] = np.where(last == NONE, NONE, last + shift)
         self.gate.load(state["gate"])
+        self._shape.load({key.removeprefix("shape/"): x for key, x in state.items() if key.startswith("shape/")})
         for prefix, part in self._parts().items():
             own = {key.removeprefix(f"{prefix}/"): x for key, x in state.items() if key.startswith(f"{prefix}/")}
             if isinstance(part, CalibratedWindow):

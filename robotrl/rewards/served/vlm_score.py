@@ -24,7 +24,7 @@ from robotrl.rewards.vlm.clips import ClipFeed, ClipShape
 from robotrl.rewards.vlm.pictures import PictureFeed, picture_feed
 from robotrl.rewards.vlm.scene_scores import SceneScores
 from robotrl.rewards.vlm.source import LanguageReward
-from robotrl.rewards.vlm.synthesis import Synthesis, synthesis_of
+from robotrl.rewards.vlm.synthesis import SynthesisCfg, synthesis_of
 from robotrl.rewards.vlm.window import CalibratedWindow
 from robotrl.rewards.vlm.windowed import WindowedTerm
 from robotrl.spec import VecSim
@@ -35,7 +35,7 @@ BILL = "bill"
 
 
 @dataclass(frozen=True, kw_only=True)
-class VlmScoreCfg(ScenePicturesCfg, QuestionCfg):
+class VlmScoreCfg(ScenePicturesCfg, QuestionCfg, SynthesisCfg):
     """Score of the scene, 0 to 1, that a served vision-language model answers with when it is asked."""
 
     every: int = 20
@@ -55,11 +55,6 @@ class VlmScoreCfg(ScenePicturesCfg, QuestionCfg):
     patient: bool = False
     """Let the sim wait for each answer, for tests and measurements; else late scores are written into the steps that
     they belong to."""
-    synthesis: Synthesis = "none"
-    """Reward: "none", the score itself; "driving", how well speed and lane suit it, where the score is the desired
-    speed; "robot", the score times how little effort the action takes."""
-    max_speed_mps: float = 10.0
-    """Desired speed at a score of 1, with synthesis "driving", m/s."""
 
     def build(self, sim: VecSim, setup: RewardSetup) -> ServedReward:
         """Build the source.
@@ -85,10 +80,10 @@ class VlmScoreCfg(ScenePicturesCfg, QuestionCfg):
         """Build the source on these pictures of a sim; see `build`, and `RewardSetup.answers`."""
         where = f"reward.{NAME}"
         feed = ClipFeed(pictures, sim.num_envs, clip, where)
-        shape = synthesis_of(self.synthesis, sim, NAME, self.max_speed_mps)
+        shape = synthesis_of(self, sim, NAME)
         term = WindowedTerm(lambda scores: scores[:, 0], CalibratedWindow(2, (0.0, 1.0), UNIT, NAME), shape)
         scores = EndpointScores(self.endpoint.kept_in(answers), self, where, self.patient)
-        settings = (scores.identity, feed.name, self.every, self.max_age, self.synthesis, self.max_speed_mps)
+        settings = (scores.identity, feed.name, self.every, self.max_age, *self.synthesis_settings)
         identity = hashlib.sha256(repr(settings).encode()).hexdigest()
         return ServedReward(self, feed, scores, term, sim.num_envs, identity)
 

@@ -93,6 +93,10 @@ class SceneTerm(Protocol):
         """
         ...
 
+    def forget(self, envs: Tensor) -> None:
+        """Forget what `notes` remembers of the envs (N,) bool whose episodes are over."""
+        ...
+
     def state(self) -> dict[str, NDArray[np.generic]]:
         """State for an exact resume."""
         ...
@@ -262,6 +266,7 @@ class LanguageReward:
         over = envs.cpu().numpy()
         if not over.any():
             return
+        self._term.forget(envs.cpu())
         self._began[over] = self._clock
         self._asked[over] = NONE
         self._known[over] = NONE

@@ -15,7 +15,7 @@ from robotrl.rewards.source import SimTransition
 from robotrl.rewards.vlm.cfg import PictureRewardCfg
 from robotrl.rewards.vlm.similarity import PromptVectors
 from robotrl.rewards.vlm.source import LanguageReward, Valued, language_reward
-from robotrl.rewards.vlm.synthesis import Shape, Synthesis, synthesis_of
+from robotrl.rewards.vlm.synthesis import Shape, SynthesisCfg, synthesis_of
 from robotrl.rewards.vlm.window import CalibratedWindow, check_quantiles
 from robotrl.spec import VecSim
 
@@ -24,7 +24,7 @@ RawScore = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowedRewardCfg(PictureRewardCfg):
+class WindowedRewardCfg(PictureRewardCfg, SynthesisCfg):
     """Window of the raw score, and its synthesis with the state."""
 
     calibration: int = 2048
@@ -34,11 +34,6 @@ class WindowedRewardCfg(PictureRewardCfg):
     are good, e.g. a road that is clear most of the time, let it end at a lower one."""
     window: tuple[float, float] | None = None
     """Window of the raw score, which becomes 0 to 1, instead of the one found."""
-    synthesis: Synthesis = "none"
-    """Reward: "none", the score itself; "driving", how well speed and lane suit it, where the score is the desired
-    speed; "robot", the score times how little effort the action takes."""
-    max_speed_mps: float = 10.0
-    """Desired speed at a score of 1, with synthesis "driving", m/s."""
 
     def built(
         self,
@@ -65,8 +60,8 @@ class WindowedRewardCfg(PictureRewardCfg):
         check_count(f"reward.{name}.calibration", self.calibration, 2, 10_000_000, "a number of scores")
         check_quantiles(f"reward.{name}.quantiles", self.quantiles)
         window = CalibratedWindow(self.calibration, self.quantiles, self.window, name)
-        shape = synthesis_of(self.synthesis, sim, name, self.max_speed_mps)
-        settings = (text, self.calibration, self.quantiles, self.window, self.synthesis, self.max_speed_mps)
+        shape = synthesis_of(self, sim, name)
+        settings = (text, self.calibration, self.quantiles, self.window, *self.synthesis_settings)
 
         def term(vectors: PromptVectors) -> WindowedTerm:
             return WindowedTerm(raw(vectors), window, shape)
@@ -110,10 +105,15 @@ class WindowedTerm:
             return Valued(none, none.bool())
         return Valued(self._shape.reward(score, notes), torch.ones(len(outputs), dtype=torch.bool))
 
+    def forget(self, envs: Tensor) -> None:
+        """See `SceneTerm.forget`; the window stays."""
+        self._shape.forget(envs)
+
     def state(self) -> dict[str, NDArray[np.generic]]:
         """See `SceneTerm.state`."""
-        return self._window.state()
+        return self._window.state() | self._shape.state()
 
     def load(self, state: dict[str, NDArray[np.generic]]) -> None:
         """See `SceneTerm.load`."""
         self._window.load(state)
+        self._shape.load(state)

@@ -28,7 +28,7 @@ from robotrl.rewards.source import RewardSetup
 from robotrl.rewards.vlm.cfg import ScenePicturesCfg
 from robotrl.rewards.vlm.clips import ClipMemory, ClipShape
 from robotrl.rewards.vlm.similarity import ImmediateScores, PictureScores
-from robotrl.rewards.vlm.synthesis import synthesis_of
+from robotrl.rewards.vlm.synthesis import SynthesisCfg, synthesis_of
 from robotrl.rewards.vlm.window import CalibratedWindow
 from robotrl.spec import VecSim
 from robotrl.spec.vehicle import HasTimeToCollision
@@ -92,7 +92,7 @@ class OnWalk(NamedTuple):
             static = static._replace(goals=1, raw=lambda found: static_score(found[:, 0]))
             static = static._replace(scores=Doubled(static.scores))
         memory = ClipMemory(sim.num_envs, CLIP, 1, feed.shape, 64, "reward.dual-pathway")
-        shape = synthesis_of("none", sim, "dual-pathway", 1.0)
+        shape = synthesis_of(SynthesisCfg(), sim, "dual-pathway")
         dynamic = DynamicPath(risks, GAP, AGE, **gate)
         return DualPathwayReward(
             "dual-pathway", cfg, feed, memory, static, dynamic, None, False, shape, sim.num_envs, "test"

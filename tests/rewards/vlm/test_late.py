@@ -21,7 +21,7 @@ from robotrl.rewards.vlm.cfg import ScenePicturesCfg
 from robotrl.rewards.vlm.scene_scores import SceneScores
 from robotrl.rewards.vlm.similarity import ImmediateScores
 from robotrl.rewards.vlm.source import LanguageReward
-from robotrl.rewards.vlm.synthesis import synthesis_of
+from robotrl.rewards.vlm.synthesis import SynthesisCfg, synthesis_of
 from robotrl.rewards.vlm.window import CalibratedWindow
 from robotrl.rewards.vlm.windowed import WindowedTerm
 from robotrl.rewards.weighted import NamedSource, WeightedRewards
@@ -213,7 +213,7 @@ def test_rewards_of_pictures_are_kept_and_the_same_as_computed_in_each_step() ->
     for kind in (WindowedTerm, WithNotes):
         sim = Walk(n)
         window = CalibratedWindow(40, (0.1, 0.9))
-        term = kind(lambda outputs: outputs[:, 0] % 17, window, synthesis_of("none", sim, "contrast", 1.0))
+        term = kind(lambda outputs: outputs[:, 0] % 17, window, synthesis_of(SynthesisCfg(), sim, "contrast"))
         cfg = ScenePicturesCfg(every=3, max_age=5, kept_steps=64)
         scenes = SceneScores(NumberedPictures(n), Withheld(3), n)
         source = LanguageReward("contrast", cfg, scenes, 2, term, n, "contrast")
