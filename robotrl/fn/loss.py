@@ -51,7 +51,7 @@ def behavior_weight(log_prob: Tensor, behavior_log_prob: Tensor, most: float) ->
     Args:
         log_prob: (B, ...) under the proximal policy, one for each ratio.
         behavior_log_prob: the same under the policy that acted.
-        most: largest weight, as in AReaL (Fu et al. 2025, 2505.24298).
+        most: largest weight; AReaL (Fu et al. 2025, 2505.24298) leaves out what is above it instead.
     """
     return (log_prob - behavior_log_prob).exp().clamp(max=most)
 

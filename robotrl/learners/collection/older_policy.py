@@ -24,10 +24,10 @@ from robotrl.fn.loss import behavior_weight
 WEIGHT = "behavior_weight"
 """Row of an update: weights of its ratios; 1 for decisions of the learner's own policy."""
 LARGEST_WEIGHT = 5.0
-"""Largest weight of a ratio, as in AReaL."""
+"""Largest weight of a ratio: AReaL's. Its code drops the tokens above it; here their weight is held to it."""
 
 
-class Correction(NamedTuple):
+class BehaviorCorrection(NamedTuple):
     """Result of `correction`."""
 
     weight: Tensor
@@ -40,7 +40,7 @@ class Correction(NamedTuple):
 @torch.no_grad()
 def correction(
     proximal: Tensor, behavior: Tensor, largest: float = LARGEST_WEIGHT, counted: Tensor | None = None
-) -> Correction:
+) -> BehaviorCorrection:
     """Weights of the ratios of an older policy's decisions, and what they say about how old it is.
 
     Args:
@@ -56,4 +56,4 @@ def correction(
         "behavior_kl": float((behavior - proximal)[there].mean()),
         "behavior_capped": float((weight >= largest)[there].float().mean()),
     }
-    return Correction(weight, scalars)
+    return BehaviorCorrection(weight, scalars)
