@@ -550,7 +550,8 @@ def _check_cluster(cfg: TrainCfg[Any, Any]) -> None:
     if cluster.max_staleness and not cfg.algo.corrects_staleness:
         raise CapabilityError(
             f"{algo} does not correct for rollouts of an older policy, and cluster.max_staleness is"
-            f" {cluster.max_staleness}: expected 0, or algo ppo, sac or rlpd"
+            f" {cluster.max_staleness}: expected 0, or an algorithm that does or has a replay, such as ppo, reinflow,"
+            " grpo or sac"
         )
     if cfg.sim.num_envs % cluster.workers:
         raise ConfigError(

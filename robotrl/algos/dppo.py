@@ -19,6 +19,7 @@ from torch import Tensor
 from robotrl.errors import ConfigError, check_positive, out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
+from robotrl.learners.collection.older_policy import WEIGHT
 from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, ChainLoss, MakeCritic
 from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, initial_noise, warn_of_step_noise
 from robotrl.learners.learner import Setup
@@ -37,6 +38,7 @@ class DppoCfg(ChainCfg):
     """Settings of DPPO."""
 
     default_policy: ClassVar[str] = "diffusion"
+    corrects_staleness: ClassVar[bool] = True
     lr: float = 1e-4
     """Learning rate of the policy."""
     tuned_steps: int | None = None
@@ -96,18 +98,19 @@ def clip_ranges(first: float, last: float, steps: int) -> list[float]:
     return [first + (last - first) * part for part in grown]
 
 
-def policy_loss(log_prob: Tensor, rows: dict[str, Tensor], cfg: DppoCfg) -> PolicyLoss:
+def policy_loss(log_prob: Tensor, rows: dict[str, Tensor], cfg: DppoCfg, weight: Tensor | float = 1.0) -> PolicyLoss:
     """PPO's clipped surrogate, one ratio per decision and fine-tuned step.
 
     Args:
         log_prob: (M, K') from `bounded_log_prob`, under the policy in training.
         rows: "log_prob" (M, K') and "advantage" (M,).
         cfg: settings.
+        weight: (M, K') of each ratio, for decisions of an older policy; see `robotrl.learners.collection.older_policy`.
     """
     steps = log_prob.shape[1]
     weights = _like(log_prob, step_weights(cfg.denoising_gamma, steps))
     clips = _like(log_prob, clip_ranges(cfg.clip_first, cfg.clip_coef, steps))
-    return ppo_clip(log_prob, rows["log_prob"], rows["advantage"][:, None] * weights, clips)
+    return ppo_clip(log_prob, rows["log_prob"], rows["advantage"][:, None] * weights * weight, clips)
 
 
 # update
@@ -170,10 +173,13 @@ class DppoLoss(ChainLoss):
         record = {"chain": points, "log_prob": bounded_log_prob(log_prob)}
         return Decision(self.policy.to_actions(points[:, -1]), record)
 
+    def log_prob(self, rows: dict[str, Tensor], ctx: Tensor) -> Tensor:
+        """See `ChainLoss.log_prob`: one for each fine-tuned step, (M, K')."""
+        return bounded_log_prob(chain_log_prob(self.policy, ctx, self._judging, rows["chain"], self._steps))
+
     def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
         """See `ChainLoss.terms`."""
-        log_prob = chain_log_prob(self.policy, ctx, self._judging, rows["chain"], self._steps)
-        out = policy_loss(bounded_log_prob(log_prob), rows, self._cfg)
+        out = policy_loss(self.log_prob(rows, ctx), rows, self._cfg, rows[WEIGHT])
         if not self._cfg.bc_coef:
             return ActorTerms(out)
         shown = chain_log_prob(self.policy, ctx, self._judging, rows["frozen_chain"], self._steps)

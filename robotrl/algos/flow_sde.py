@@ -16,11 +16,11 @@ from torch import Tensor
 from robotrl.errors import check_positive
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
+from robotrl.learners.collection.older_policy import WEIGHT
 from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, ChainLoss, MakeCritic
 from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, step_log_prob
 from robotrl.learners.learner import Setup
 from robotrl.rollout.collector import Decision
-from robotrl.spec import HasChain
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class FlowSdeCfg(ChainCfg):
     """Settings of Flow-SDE."""
 
     default_policy: ClassVar[str] = "flow"
+    corrects_staleness: ClassVar[bool] = True
     scale: float = 0.5
     """Scale of the noise, sigma(t) = scale * sqrt((1 - t) / t). Flow-GRPO uses 0.7 for images, pi_RL 0.5 for robots."""
 
@@ -41,19 +42,17 @@ class FlowSdeCfg(ChainCfg):
 
 
 def policy_loss(
-    policy: HasChain, kernel: chain.Kernel, ctx: Tensor, rows: dict[str, Tensor], clip_coef: float
+    log_prob: Tensor, rows: dict[str, Tensor], clip_coef: float, weight: Tensor | float = 1.0
 ) -> PolicyLoss:
     """PPO's clipped surrogate, one ratio per decision and denoising step.
 
     Args:
-        policy: the flow policy.
-        kernel: transition kernel of its noisy steps.
-        ctx: (M, D) the policy's contexts.
-        rows: "chain" (M, K+1, H, A), "log_prob" (M, K) and "advantage" (M,).
+        log_prob: (M, K) from `step_log_prob`, under the policy in training.
+        rows: "log_prob" (M, K) and "advantage" (M,).
         clip_coef: clip range.
+        weight: (M, K) of each ratio, for decisions of an older policy; see `robotrl.learners.collection.older_policy`.
     """
-    log_prob = step_log_prob(chain_log_prob(policy, ctx, kernel, rows["chain"]))
-    return ppo_clip(log_prob, rows["log_prob"], rows["advantage"][:, None], clip_coef)
+    return ppo_clip(log_prob, rows["log_prob"], rows["advantage"][:, None] * weight, clip_coef)
 
 
 # update
@@ -73,6 +72,10 @@ class FlowSdeLoss(ChainLoss):
         record = {"chain": drawn.x, "log_prob": step_log_prob(drawn.log_prob)}
         return Decision(self.policy.to_actions(drawn.x[:, -1]), record)
 
+    def log_prob(self, rows: dict[str, Tensor], ctx: Tensor) -> Tensor:
+        """See `ChainLoss.log_prob`: one for each denoising step, (M, K)."""
+        return step_log_prob(chain_log_prob(self.policy, ctx, self._kernel, rows["chain"]))
+
     def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
         """See `ChainLoss.terms`."""
-        return ActorTerms(policy_loss(self.policy, self._kernel, ctx, rows, self._cfg.clip_coef))
+        return ActorTerms(policy_loss(self.log_prob(rows, ctx), rows, self._cfg.clip_coef, rows[WEIGHT]))

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from robotrl.engine.autocast import in_bf16
 from robotrl.engine.engine import Context, LossModule, LossOut
 from robotrl.engine.minibatches import part
 from robotrl.errors import (
@@ -29,14 +28,15 @@ from robotrl.fn.advantage import group_relative
 from robotrl.fn.loss import weighted_clip
 from robotrl.fn.progress.srpo import progress_reward
 from robotrl.fn.schedule import warmed
+from robotrl.learners.collection.older_policy import correction
 from robotrl.learners.episode_encoders import OF_RUN
-from robotrl.learners.episodes import EpisodeActing, EpisodeCfg, EpisodeLearner, Likelihood
+from robotrl.learners.episodes import EpisodeActing, EpisodeCfg, EpisodeLearner, likelihood, log_prob_of
 from robotrl.learners.learner import Setup
 from robotrl.learners.on_policy import finite
 from robotrl.learners.parts import Part
 from robotrl.learners.token_policy import TokenActing
 from robotrl.registry import ENCODERS
-from robotrl.rollout.groups import Trajectories, chosen, some_of, together
+from robotrl.rollout.groups import LOG_PROB, Trajectories, chosen, some_of, together
 from robotrl.spec import HasScenarios, reads
 from robotrl.utils.batched import in_parts
 
@@ -53,6 +53,7 @@ class GrpoCfg(EpisodeCfg):
     """Settings of GRPO; clip range, success limits and group size are SimpleVLA-RL's."""
 
     default_policy: ClassVar[str] = "token-vla"
+    corrects_staleness: ClassVar[bool] = True
     group_size: int = 8
     """G, episodes per group, from the same initial state; divides the sim's envs."""
     groups: int = 16
@@ -140,14 +141,6 @@ class GrpoLoss(LossModule):
         done, scale = context.carry["updates"], context.carry["lr_scale"]
         lr = cfg.lr * (warmed(done, cfg.warmup) * scale).to(log_prob.dtype)
         return LossOut(out.loss, info, (lr,), {"updates": done + 1, "lr_scale": scale})
-
-
-def likelihood(
-    acting: EpisodeActing, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor], bf16: bool
-) -> Likelihood:
-    """Log-probabilities of decisions, computed identically after rollouts and in the loss; see `EpisodeActing`."""
-    with in_bf16(bf16, next(iter(obs.values())).device):
-        return acting.likelihood(policy, obs, rows)
 
 
 # update
@@ -263,30 +256,30 @@ class GrpoLearner(EpisodeLearner):
         share = (everywhere[0] * episodes) / (everywhere[1] * max(decisions, 1))
         weight = self.acting.weights(self.model, trajectories.valid, trajectories.episode, episodes) * share
         obs, record = self.kept(self.seen(trajectories)), self.acting.record(trajectories)
-        return self.learn(
-            {
-                **{f"obs/{key}": x for key, x in obs.items()},
-                **record,
-                "log_prob": self._log_prob(obs, record) if decisions else weight,
-                "advantage": advantage[trajectories.episode],
-                "weight": weight,
-            }
-        )
+        log_prob = self._log_prob(obs, record) if decisions else weight
+        scalars: dict[str, float] = {}
+        if LOG_PROB in trajectories.record:
+            # those of the policy that acted, which may be an older one: one weight for each ratio
+            found = correction(log_prob, trajectories.record[LOG_PROB], counted=weight > 0)
+            weight, scalars = weight * found.weight, found.scalars
+        rows = {
+            **{f"obs/{key}": x for key, x in obs.items()},
+            **record,
+            "log_prob": log_prob,
+            "advantage": advantage[trajectories.episode],
+            "weight": weight,
+        }
+        return scalars | self.learn(rows)
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`; the encoder is that of the start of the run, not the policy's current one."""
         encoder: dict[str, Part] = {} if self._encoder is None else {"eye": self._encoder}
         return super().parts() | encoder
 
-    @torch.no_grad()
     def _log_prob(self, obs: dict[str, Tensor], record: dict[str, Tensor]) -> Tensor:
-        """Log-probabilities (D, ...) of the decisions under the policy that acted, computed as in the loss."""
+        """Log-probabilities (D, ...) of the decisions under the policy before the update, computed as in the loss."""
         cfg = self.cfg
-
-        def log_prob(some: dict[str, Tensor]) -> Tensor:
-            return likelihood(self.acting, self.model, some, some, cfg.bf16).log_prob
-
-        return in_parts(log_prob, {**obs, **record}, cfg.microbatch or cfg.minibatch)
+        return log_prob_of(self.acting, self.model, obs, record, cfg.bf16, cfg.microbatch or cfg.minibatch)
 
 
 def success_rate(found: Trajectories, size: int) -> Tensor:

@@ -13,10 +13,11 @@ from robotrl.engine.autocast import in_bf16
 from robotrl.engine.distributed import share
 from robotrl.engine.engine import Context, Engine, EngineMode, LossModule, LossOut, ParameterGroup
 from robotrl.errors import CapabilityError, check_at_least, check_positive, out_of_range, unknown
-from robotrl.fn.loss import PolicyLoss, behavior_weight, ppo_clip, value_clipped_mse, value_mse
+from robotrl.fn.loss import PolicyLoss, ppo_clip, value_clipped_mse, value_mse
 from robotrl.fn.q_targets import ensemble_mse
 from robotrl.fn.schedule import line
 from robotrl.learners.collection.acting import RolloutActing, independent
+from robotrl.learners.collection.older_policy import LARGEST_WEIGHT, correction
 from robotrl.learners.guidance.cfg import GuidanceCfg
 from robotrl.learners.guidance.losses import (
     ACTION_COEF,
@@ -57,8 +58,6 @@ SCHEDULES = ("constant", "linear", "adaptive")
 CORRECTIONS = ("decoupled", "vtrace")
 LR_RANGE = (1e-5, 1e-2)
 """Bounds of an adaptive learning rate."""
-BEHAVIOR_WEIGHT = 5.0
-"""Largest weight of a decision of an older policy, as in AReaL."""
 SPREAD_ROWS = 256
 """Number of first observations of a rollout over which the logged std is averaged."""
 
@@ -452,17 +451,10 @@ class PpoLearner(Learner):
         The ratio is to the policy before this update. In the decoupled objective the advantage is weighted for the
         policy that acted; the advantage of V-trace is so already.
         """
-        behavior = batch.record["log_prob"]
         decoupled = self.cfg.correction == "decoupled"
-        most = BEHAVIOR_WEIGHT if decoupled else 1.0
-        weight = behavior_weight(proximal, behavior, most)
-        scalars = {
-            "behavior_weight": float(weight.mean()),
-            "behavior_kl": float((behavior - proximal).mean()),
-            "behavior_capped": float((weight >= most).float().mean()),
-        }
-        advantage = batch.advantage * weight if decoupled else batch.advantage
-        return batch._replace(record=batch.record | {"log_prob": proximal}, advantage=advantage), scalars
+        found = correction(proximal, batch.record["log_prob"], LARGEST_WEIGHT if decoupled else 1.0)
+        advantage = batch.advantage * found.weight if decoupled else batch.advantage
+        return batch._replace(record=batch.record | {"log_prob": proximal}, advantage=advantage), found.scalars
 
     @torch.no_grad()
     def _spread(self, batch: OnPolicyBatch) -> float:

@@ -20,12 +20,12 @@ from robotrl.engine.engine import EngineMode
 from robotrl.errors import out_of_range
 from robotrl.fn import chain
 from robotrl.fn.loss import PolicyLoss, ppo_clip
+from robotrl.learners.collection.older_policy import WEIGHT
 from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, ChainLoss, MakeCritic
 from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain
 from robotrl.learners.learner import Setup
 from robotrl.policies.networks.noise import NoiseNet
 from robotrl.rollout.collector import Decision
-from robotrl.spec import HasChain
 
 Reduce = Callable[[Tensor], Tensor]
 """Function from log-densities (B, K, H, A) of a chain's steps to one number (B,) per chain."""
@@ -36,6 +36,7 @@ class ReinFlowCfg(ChainCfg):
     """Settings of ReinFlow, all of them."""
 
     default_policy: ClassVar[str] = "flow"
+    corrects_staleness: ClassVar[bool] = True
     env_steps: int = 800_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 80
@@ -111,25 +112,17 @@ def joint_log_prob(log_prob: Tensor) -> Tensor:
 
 
 def policy_loss(
-    policy: HasChain,
-    kernel: chain.Kernel,
-    reduce: Callable[[Tensor], Tensor],
-    ctx: Tensor,
-    rows: dict[str, Tensor],
-    clip_coef: float,
+    log_prob: Tensor, rows: dict[str, Tensor], clip_coef: float, weight: Tensor | float = 1.0
 ) -> PolicyLoss:
     """PPO's clipped surrogate on the joint density of whole chains, one ratio per chain.
 
     Args:
-        policy: the flow policy.
-        kernel: transition kernel of its noisy steps.
-        reduce: function from log-densities (M, K, H, A) to one number (M,) per chain.
-        ctx: (M, D) the policy's contexts.
-        rows: "chain" (M, K+1, H, A), "log_prob" (M,) and "advantage" (M,).
+        log_prob: (M,) of whole chains, see `joint_log_prob`, under the policy in training.
+        rows: "log_prob" (M,) and "advantage" (M,).
         clip_coef: clip range.
+        weight: (M,) of each ratio, for decisions of an older policy; see `robotrl.learners.collection.older_policy`.
     """
-    log_prob = chain_log_prob(policy, ctx, kernel, rows["chain"])
-    return ppo_clip(reduce(log_prob), rows["log_prob"], rows["advantage"], clip_coef)
+    return ppo_clip(log_prob, rows["log_prob"], rows["advantage"] * weight, clip_coef)
 
 
 def upper_bound(low: float, high: float, hold: float, end: float, progress: float) -> float:
@@ -182,10 +175,14 @@ class ReinFlowLoss(ChainLoss):
         record = {"chain": drawn.x, "log_prob": self._reduce(drawn.log_prob)}
         return Decision(self.policy.to_actions(drawn.x[:, -1]), record)
 
+    def log_prob(self, rows: dict[str, Tensor], ctx: Tensor) -> Tensor:
+        """See `ChainLoss.log_prob`: one for each chain, (M,)."""
+        return self._reduce(chain_log_prob(self.policy, ctx, chain.noise_net(self.std), rows["chain"]))
+
     def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
         """See `ChainLoss.terms`."""
         cfg = self._cfg
-        out = policy_loss(self.policy, chain.noise_net(self.std), self._reduce, ctx, rows, cfg.clip_coef)
+        out = policy_loss(self.log_prob(rows, ctx), rows, cfg.clip_coef, rows[WEIGHT])
         if not cfg.entropy_coef:
             return ActorTerms(out)
         entropy = entropy_rate(self.std, ctx, self.policy.times)

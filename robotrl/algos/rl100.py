@@ -34,7 +34,7 @@ from robotrl.learners.critics.iql_critic import iql_critic_loss, iql_values
 from robotrl.learners.critics.logs import read_logs
 from robotrl.learners.critics.stored import critic_tree, matter_of
 from robotrl.learners.denoising import start_from
-from robotrl.learners.denoising_sampling import draw_chain, step_log_prob
+from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, step_log_prob
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import ActionNormalizer, batch_rows, critics_of, no_clip, updates_per_call
 from robotrl.learners.parts import Part
@@ -106,7 +106,8 @@ class Rl100Loss(LossModule):
             loss, info = iql_critic_loss(found, batch["reward"], batch["discount"], cfg.expectile)
             critic_lr = torch.full_like(loss, cfg.critic_lr)
             return LossOut(loss, info, (None, critic_lr, critic_lr))
-        out = policy_loss(self.policy, self.kernel, batch["ctx"], batch, cfg.clip_coef)
+        log_prob = step_log_prob(chain_log_prob(self.policy, batch["ctx"], self.kernel, batch["chain"]))
+        out = policy_loss(log_prob, batch, cfg.clip_coef)
         info = {
             "pg_loss": out.loss,
             "approx_kl": out.approx_kl,

@@ -22,6 +22,7 @@ from robotrl.fn.progress.shaping import Form
 from robotrl.fn.schedule import warmed
 from robotrl.fn.text import tokens
 from robotrl.learners.collection.acting import MemorylessActing, RolloutActing, independent
+from robotrl.learners.collection.older_policy import correction
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
 from robotrl.learners.on_policy import (
@@ -58,6 +59,7 @@ class VlaRlCfg(LearnerCfg):
 
     default_policy: ClassVar[str] = "token-vla"
     clusters: ClassVar[bool] = True
+    corrects_staleness: ClassVar[bool] = True
     env_steps: int = 400_000
     """Budget of env steps, summed over all envs; rounded up to whole iterations."""
     num_steps: int = 40
@@ -301,8 +303,32 @@ class VlaRlLearner(Learner):
         # the critic has its own features: the cache is for the policy's epochs
         batch = batch._replace(obs=self.kept(batch.obs))
         scalars |= rollout_scalars(rollout, batch, sim_reward)
+        if self._rollouts.collector.staleness:
+            batch, more = self._corrected(batch)
+            scalars |= more
         self.iteration += 1
         return finite(self.world.means(scalars | self._update(batch)))
+
+    def _corrected(self, batch: OnPolicyBatch) -> tuple[OnPolicyBatch, dict[str, float]]:
+        """Return the batch of an older policy for the update, and scalars to log; see `older_policy.correction`.
+
+        The weight of a decision is that of all its tokens together, as is its ratio.
+        """
+        proximal = self._proximal(batch)
+        weight, scalars = correction(proximal, batch.record["log_prob"])
+        return batch._replace(record=batch.record | {"log_prob": proximal}, advantage=batch.advantage * weight), scalars
+
+    @torch.no_grad()
+    def _proximal(self, batch: OnPolicyBatch) -> Tensor:
+        """Log-probabilities (B,) of an older policy's decisions under the policy before this update."""
+        cfg, policy = self.cfg, self.policy
+
+        def log_prob(rows: dict[str, Tensor]) -> Tensor:
+            with in_bf16(cfg.bf16, self._engine.device):
+                logits = policy.token_logits(policy.encode(observations(rows)), rows["tokens"])
+            return decision_log_prob(logits, rows["tokens"], policy.temperature)
+
+        return in_parts(log_prob, batch.rows(), cfg.microbatch or cfg.minibatch)
 
     def _value(self, obs: dict[str, Tensor]) -> Tensor:
         return self.critic(self.critic.encode(obs, obs[READ]))

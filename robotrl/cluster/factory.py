@@ -60,7 +60,7 @@ class ClusterCollectors:
                 f"sim.num_envs is {sim.num_envs} for {self._cfg.workers} workers (cluster.workers), and"
                 f" algo.group_size is {size}: expected whole groups of each worker's {num_envs} envs"
             )
-        runner = self._runner(sim, acting, GroupKind(size), seed)
+        runner = self._runner(sim, acting, GroupKind(size, ahead=self._cfg.max_staleness > 0), seed)
         return ShardedEpisodes(runner, sim.num_envs, acting, generator, self._device, self._cfg.max_staleness)
 
     def steps(

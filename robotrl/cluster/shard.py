@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from robotrl.cluster.steps import VERSION, ActingSteps, StepBatch
 from robotrl.cluster.weights import WeightReceiver, WeightsMessage
 from robotrl.learners.actor.process import to_numpy
-from robotrl.learners.collection.collectors import ActingCollector, ActingGroups
+from robotrl.learners.collection.collectors import ActingCollector, ActingGroups, BehaviorGroups
 from robotrl.learners.parts import restore, saved
 from robotrl.replay.layout import ReplayLayout
 from robotrl.rollout.collector import Decision
@@ -39,10 +40,13 @@ class GroupKind(NamedTuple):
 
     size: int
     """Group size G."""
+    ahead: bool
+    """True if episodes are collected ahead of updates: their decisions also have log-probabilities."""
 
     def collector(self, sim: VecSim, acting: Any, seed: int, generator: torch.Generator) -> ActingGroups:
         """Make a shard's collector."""
-        return ActingGroups(sim, acting, self.size, seed, generator)
+        made = BehaviorGroups if self.ahead else ActingGroups
+        return made(sim, acting, self.size, seed, generator)
 
 
 class StepsKind(NamedTuple):
@@ -125,6 +129,9 @@ class _Tagged:
 
     def begin(self, num_envs: int, generator: torch.Generator) -> None:
         self._acting.begin(num_envs, generator)
+
+    def log_prob(self, found: Trajectories) -> Tensor:
+        return self._acting.log_prob(found)
 
     def decide(self, *inputs: Any) -> Decision:
         chunk, record = self._acting.decide(*inputs)

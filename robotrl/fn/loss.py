@@ -43,15 +43,15 @@ def ppo_clip(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_coe
 
 
 def behavior_weight(log_prob: Tensor, behavior_log_prob: Tensor, most: float) -> Tensor:
-    """Weights (B,) of decisions of an older policy in PPO's decoupled objective (Hilton et al. 2021, 2110.00641).
+    """Weights (B, ...) of an older policy's decisions in PPO's decoupled objective (Hilton et al. 2021, 2110.00641).
 
     The clip range of PPO is around the policy before the update, the proximal policy. The decisions are those of the
     policy that acted, and are weighted by the ratio of the two. A positive weight may be multiplied into the advantage.
 
     Args:
-        log_prob: (B,) under the proximal policy.
-        behavior_log_prob: (B,) under the policy that acted.
-        most: largest weight, as in AReaL (Fu et al. 2025, 2505.24298).
+        log_prob: (B, ...) under the proximal policy, one for each ratio.
+        behavior_log_prob: the same under the policy that acted.
+        most: largest weight; AReaL (Fu et al. 2025, 2505.24298) leaves out what is above it instead.
     """
     return (log_prob - behavior_log_prob).exp().clamp(max=most)
 

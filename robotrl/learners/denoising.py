@@ -1,8 +1,9 @@
 """Policy gradient through a denoising chain: shared base of ReinFlow, DPPO, Flow-SDE and Flow-Noise.
 
 A method is a `ChainLoss`: it samples actions, records what the loss needs, and computes the actor loss. `ChainLearner`
-does the rest, the same for all methods: rollouts, advantages, epochs on the engine, averaged weights, checkpoints. A
-method without the chain's density (likelihood-free ratios) is a `ChainLoss`, too: see docs/add-an-algorithm.md.
+does the rest, the same for all methods: rollouts, advantages, the correction for rollouts of an older policy, epochs on
+the engine, averaged weights, checkpoints. A method without the chain's density (likelihood-free ratios) is a
+`ChainLoss`, too: see docs/add-an-algorithm.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from robotrl.errors import CapabilityError, ConfigError, check_decay, check_numb
 from robotrl.fn.loss import PolicyLoss, value_mse
 from robotrl.fn.schedule import line
 from robotrl.learners.collection.acting import MemorylessActing, RolloutActing, independent
+from robotrl.learners.collection.older_policy import WEIGHT, correction
 from robotrl.learners.denoising_sampling import warn_of_start_noise
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.normalizers import ObsNormalizer
@@ -43,6 +45,7 @@ from robotrl.policies.networks.value import Critic
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import HasChain, LearnerCfg, MemoryNeeds, TrainDefaults, privileged
+from robotrl.utils.batched import in_parts
 
 ADAM_EPS = 1e-8
 CRITIC, BOTH = "critic", "both"
@@ -130,7 +133,7 @@ class ChainLoss(LossModule):
     """Networks and loss of one method. The carry is "actor_active", 1 while the actor still learns, and "lr".
 
     Subclasses add exploration networks to `actor` under a name of their own, and may add frozen networks as other
-    attributes. They implement `decide` and `terms`.
+    attributes. They implement `decide`, `log_prob` and `terms`.
 
     Args:
         policy: the policy to fine-tune.
@@ -157,11 +160,24 @@ class ChainLoss(LossModule):
         ...
 
     @abstractmethod
+    def log_prob(self, rows: dict[str, Tensor], ctx: Tensor) -> Tensor:
+        """Log-probabilities (M, ...) of decisions under the policy as it is, one for each ratio.
+
+        They are those that `decide` records as "log_prob".
+
+        Args:
+            rows: (M, ...) of the record.
+            ctx: (M, D) `policy.encode(obs)`.
+        """
+        ...
+
+    @abstractmethod
     def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
         """Compute the actor's loss.
 
         Args:
-            rows: minibatch (M, ...) of the record, "advantage", and the rows that `draw` gave.
+            rows: minibatch (M, ...) of the record, "advantage", the weights of the ratios (see `older_policy.WEIGHT`),
+                and the rows that `draw` gave.
             obs: raw observations (M, ...).
             ctx: (M, D) `policy.encode(obs)`, through which gradients flow.
         """
@@ -391,8 +407,29 @@ class ChainLearner(Learner):
         batch = make_batch(rollout, self.loss.value, cfg.gamma, cfg.gae_lambda, world=self.world, keep=self._keep)
         self.iteration += 1
         scalars = rollout_scalars(rollout, batch, reward) | self._rollouts.collector.scalars()
+        batch, more = self._corrected(batch)
+        scalars |= more
         scalars["acting_evaluations"] = float(len(batch.advantage) * self.loss.policy.denoising_steps)
         return batch, scalars
+
+    def _corrected(self, batch: OnPolicyBatch) -> tuple[OnPolicyBatch, dict[str, float]]:
+        """Return the batch with the weights of its ratios, and scalars to log; see `older_policy.correction`."""
+        behavior = batch.record["log_prob"]
+        if not self._rollouts.collector.staleness:
+            return batch._replace(record=batch.record | {WEIGHT: torch.ones_like(behavior)}), {}
+        proximal = self._proximal(batch)
+        found = correction(proximal, behavior)
+        return batch._replace(record=batch.record | {"log_prob": proximal, WEIGHT: found.weight}), found.scalars
+
+    @torch.no_grad()
+    def _proximal(self, batch: OnPolicyBatch) -> Tensor:
+        """Log-probabilities (B, ...) of an older policy's decisions under the policy before this update."""
+
+        def log_prob(rows: dict[str, Tensor]) -> Tensor:
+            with in_bf16(self.cfg.bf16, self._engine.device):
+                return self.loss.log_prob(rows, self.loss.policy.encode(observations(rows)))
+
+        return in_parts(log_prob, batch.rows(), self.cfg.microbatch or self.cfg.minibatch)
 
     def _keep(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Keep the observations that updates read (or their cached features); the sim may give more, e.g. images."""

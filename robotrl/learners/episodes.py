@@ -28,6 +28,7 @@ from robotrl.rollout.collector import Decision
 from robotrl.rollout.compatibility import check_fit
 from robotrl.rollout.groups import Trajectories
 from robotrl.spec import LearnerCfg, MemoryNeeds
+from robotrl.utils.batched import in_parts
 
 POLICY = "policy."
 """Prefix of the trained parameters in a loss."""
@@ -126,6 +127,26 @@ class EpisodeActing(Protocol):
         ...
 
 
+def likelihood(
+    acting: EpisodeActing, policy: Any, obs: dict[str, Tensor], rows: dict[str, Tensor], bf16: bool
+) -> Likelihood:
+    """Log-probabilities of decisions, computed identically after rollouts and in the loss; see `EpisodeActing`."""
+    with in_bf16(bf16, next(iter(obs.values())).device):
+        return acting.likelihood(policy, obs, rows)
+
+
+@torch.no_grad()
+def log_prob_of(
+    acting: EpisodeActing, policy: Any, obs: dict[str, Tensor], record: dict[str, Tensor], bf16: bool, batch: int
+) -> Tensor:
+    """Log-probabilities (D, ...) of the decisions of some episodes, one or more, in parts of `batch` decisions."""
+
+    def log_prob(some: dict[str, Tensor]) -> Tensor:
+        return likelihood(acting, policy, some, some, bf16).log_prob
+
+    return in_parts(log_prob, {**obs, **record}, batch)
+
+
 def step_weights(valid: Tensor, episode: Tensor, episodes: int) -> Tensor:
     """Return weights (D, H); the weighted sum, averaged over D, is the mean over episodes of the mean over steps.
 
@@ -163,11 +184,15 @@ class EpisodePolicy(MemorylessActing):
         bf16: whether networks compute in bfloat16.
         device: device of the networks.
         correlation: of the random numbers of one control step with those of the step before, 0 to below 1.
+        batch: decisions whose log-probabilities are computed at a time.
     """
 
-    def __init__(self, model: Any, acting: EpisodeActing, bf16: bool, device: torch.device, correlation: float) -> None:
+    def __init__(
+        self, model: Any, acting: EpisodeActing, bf16: bool, device: torch.device, correlation: float, batch: int
+    ) -> None:
         self.network = model
         self._acting, self._bf16, self._device, self._correlation = acting, bf16, device, correlation
+        self._batch = batch
         self._scores = torch.zeros(0)
 
     def begin(self, num_envs: int, generator: torch.Generator) -> None:
@@ -182,6 +207,11 @@ class EpisodePolicy(MemorylessActing):
         with in_bf16(self._bf16, self._device):
             return self._acting.decide(self.network, obs, generator, self._noise(rows, generator))
 
+    def log_prob(self, found: Trajectories) -> Tensor:
+        """See `EpisodesActing.log_prob`."""
+        obs = {key: found.obs[key] for key in self.network.observation_spec}
+        return log_prob_of(self._acting, self.network, obs, self._acting.record(found), self._bf16, self._batch)
+
     def _noise(self, rows: Tensor, generator: torch.Generator) -> Tensor | None:
         """Standard normal numbers (n, H, W) for envs `rows`, see `EpisodeActing.series`; None: draw new ones."""
         if not self._correlation:
@@ -195,7 +225,8 @@ class EpisodePolicy(MemorylessActing):
     def copied(self, num_envs: int, device: torch.device) -> EpisodesActing:
         """See `EpisodesActing.copied`."""
         del num_envs
-        return EpisodePolicy(independent(self.network, device), self._acting, self._bf16, device, self._correlation)
+        network = independent(self.network, device)
+        return EpisodePolicy(network, self._acting, self._bf16, device, self._correlation, self._batch)
 
 
 class EpisodeLearner(Learner):
@@ -244,7 +275,8 @@ class EpisodeLearner(Learner):
         self.sim = setup.make_sim()
         check_fit(self.model, self.sim)
         self._generator = torch.Generator().manual_seed(setup.seed)
-        policy_acting = EpisodePolicy(self.model, acting, cfg.bf16, setup.device, correlation)
+        batch = cfg.microbatch or cfg.minibatch
+        policy_acting = EpisodePolicy(self.model, acting, cfg.bf16, setup.device, correlation, batch)
         self._stepper = self._collector = setup.collectors.groups(
             self.sim, policy_acting, group_size, setup.seed, self._generator
         )

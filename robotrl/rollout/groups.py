@@ -19,6 +19,8 @@ from robotrl.spec import Arrays, HasState, HasStateIds, VecSim, cut, lost
 from robotrl.spec.late_rewards import MISSING, HasLateRewards, LateRewards
 
 _STREAM = 0x6209
+LOG_PROB = "log_prob"
+"""Entry of a record: log-probabilities under the policy that acted, where workers collect ahead of updates."""
 
 EpisodeDecider = Callable[[Arrays, Tensor], Decision]
 """Decider for whole episodes: takes observations (n, ...) of some envs, and their indices (n,)."""

@@ -40,9 +40,8 @@ def batch_of(learner, steps: int = 8) -> OnPolicyBatch:
 
 
 def surrogate(learner, batch: OnPolicyBatch, clip_coef: float = 0.01):
-    policy = learner.policy
-    kernel = noise_net(learner.loss.std)
-    return policy_loss(policy, kernel, joint_log_prob, policy.encode(batch.obs), batch.rows(), clip_coef)
+    rows = batch.rows()
+    return policy_loss(learner.loss.log_prob(rows, learner.policy.encode(batch.obs)), rows, clip_coef)
 
 
 def test_the_ratio_is_one_before_the_first_update():

@@ -18,6 +18,7 @@ from robotrl.engine.engine import Context
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.loss import ppo_clip
 from robotrl.learners.critics.iql_critic import IqlValues, iql_critic_loss
+from robotrl.learners.denoising_sampling import chain_log_prob, step_log_prob
 from tests.kits.refusals import raises_naming
 
 CFG = off.RL100
@@ -83,7 +84,8 @@ def test_the_loss_is_the_chains_of_the_old_policy(data: Path) -> None:
         q = value(rows["ctx"], rows["chain"][:, -1]) - loss.state_value(rows["ctx"])
     assert torch.allclose(rows["advantage"], chunk_advantage(q, torch.zeros_like(q), 32), atol=1e-5)
     # the terms are those of Flow-SDE, whatever the kernel
-    assert out.loss.item() == policy_loss(loss.policy, loss.kernel, first["ctx"], first, CFG.clip_coef).loss.item()
+    log_prob = step_log_prob(chain_log_prob(loss.policy, first["ctx"], loss.kernel, first["chain"]))
+    assert out.loss.item() == policy_loss(log_prob, first, CFG.clip_coef).loss.item()
     assert out.lr[1] is None and out.lr[2] is None and float(out.lr[0]) == pytest.approx(CFG.lr)
 
 

@@ -15,10 +15,9 @@ import psutil
 import pytest
 
 from robotrl.algos.bc import BcCfg
-from robotrl.algos.grpo import GrpoCfg
 from robotrl.algos.iql import IqlCfg
+from robotrl.algos.opd import OpdCfg
 from robotrl.algos.ppo import PpoCfg
-from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.algos.td3_bc import Td3BcCfg
@@ -77,8 +76,7 @@ def test_more_workers_than_cores_are_refused_before_ray_starts():
     [
         (Td3BcCfg(), ClusterCfg("ray"), ("Td3BcCfg", "ray")),
         (BcCfg(), ClusterCfg("local"), ("BcCfg", "local")),
-        (ReinFlowCfg(), ClusterCfg("ray", max_staleness=2), ("ReinFlowCfg", "cluster.max_staleness", "2", "ppo")),
-        (GrpoCfg(), ClusterCfg("ray", max_staleness=1), ("GrpoCfg", "cluster.max_staleness", "1")),
+        (OpdCfg(), ClusterCfg("ray", max_staleness=2), ("OpdCfg", "cluster.max_staleness", "2", "0", "grpo")),
     ],
 )
 def test_methods_that_cannot_are_refused_by_name(algo: Any, cluster: ClusterCfg, named: tuple[str, ...]):

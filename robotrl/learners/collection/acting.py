@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robotrl.rollout.collector import Collector, Decision
+from robotrl.rollout.groups import Trajectories
 from robotrl.spec import Arrays
 
 
@@ -125,6 +126,10 @@ class EpisodesActing(Protocol):
 
     def decide(self, obs: Arrays, rows: Tensor, generator: torch.Generator) -> Decision:
         """Sample chunks for envs `rows` (n,), from their observations (n, ...)."""
+        ...
+
+    def log_prob(self, found: Trajectories) -> Tensor:
+        """Compute the log-probabilities (D, ...) of decisions under the policy as it is, one for each ratio."""
         ...
 
     def settings(self) -> Any:

@@ -16,7 +16,7 @@ from robotrl.learners.collection.acting import EpisodesActing, RolloutActing, St
 from robotrl.replay.buffer import StepRecord
 from robotrl.replay.layout import STEP, ReplayLayout
 from robotrl.rollout.collector import Collector, Decision
-from robotrl.rollout.groups import GroupCollector, Trajectories
+from robotrl.rollout.groups import LOG_PROB, GroupCollector, Trajectories
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import Arrays, VecSim
 from robotrl.spec.late_rewards import LateRewards
@@ -173,6 +173,19 @@ class ActingGroups(GroupCollector):
     def scalars(self) -> dict[str, float]:
         """See `EpisodesCollector`."""
         return {}
+
+
+class BehaviorGroups(ActingGroups):
+    """Group collector whose decisions also have their log-probabilities under the policy that acted, in `LOG_PROB`.
+
+    They take a forward pass of the policy over all decisions, after the episodes: which actions of a chunk were
+    executed is known only then, and they are computed as in the loss.
+    """
+
+    def episodes(self) -> Trajectories:
+        """See `EpisodesCollector`."""
+        found = super().episodes()
+        return found._replace(record={**found.record, LOG_PROB: self._acting.log_prob(found)})
 
 
 class Collectors(Protocol):
