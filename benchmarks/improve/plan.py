@@ -19,6 +19,8 @@ LABELS = "recap"
 _BESIDE = {"algo.demos": DEMOS}
 _PA_RL = {**_BESIDE, "algo.rewards": "success"}
 _RECAP = {**_BESIDE, "algo.labels": LABELS}
+_SUCCESSES = {"algo.updates": 8_000}
+"""As many updates of the policy as the others make."""
 
 # rounds through `robotrl improve`
 
@@ -42,7 +44,7 @@ class Rounds(NamedTuple):
 _TWO = ("peg-insert", "pick-place")
 ROUNDS = {
     "pa-rl-3": Rounds("PA-RL", "pa-rl", 3, EPISODES, _TWO, _PA_RL),
-    "successes-3": Rounds("clone of the successes", "successes", 3, EPISODES, _TWO),
+    "successes-3": Rounds("clone of the successes", "successes", 3, EPISODES, _TWO, _SUCCESSES),
     "recap-3": Rounds("RECAP", "recap", 3, EPISODES, _TWO[:1], _RECAP, condition=True),
     "rl100-3": Rounds("RL-100, offline stage", "rl100", 3, EPISODES, _TWO[:1], _PA_RL),
     "pa-rl-200": Rounds("PA-RL, short rounds", "pa-rl", 2, 200, (*_TWO, "push"), _PA_RL),
@@ -118,7 +120,7 @@ LOG_ONLY = {
     "pa-rl": LogOnlyMethod("PA-RL", "improve", "pa-rl", _PA_RL),
     "recap": LogOnlyMethod("RECAP", "improve", "recap", _BESIDE),
     "rl100": LogOnlyMethod("RL-100, offline stage", "improve", "rl100", _PA_RL),
-    "successes": LogOnlyMethod("clone of the successes", "improve", "successes", demos=False),
+    "successes": LogOnlyMethod("clone of the successes", "improve", "successes", _SUCCESSES, demos=False),
     "iql": LogOnlyMethod("IQL", "offline", f"{DEFAULTS} iql", _OFFLINE, begins=False),
     "td3-bc": LogOnlyMethod("TD3+BC", "offline", f"{DEFAULTS} td3-bc", {"algo.updates": 8_000}, begins=False),
     "fql": LogOnlyMethod("FQL", "offline", f"{DEFAULTS} fql", _OFFLINE),

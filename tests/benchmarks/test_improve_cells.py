@@ -177,6 +177,15 @@ def test_classes_have_clones() -> None:
         assert type(cfg.policy).__name__.lower() == f"{kind}cfg" and one.updates in (None, cfg.algo.updates)
 
 
+def test_trainings_in_log_only_mode_have_configs(clone: Clone) -> None:
+    for name, one in LOG_ONLY.items():
+        if one.way == "improve":
+            continue
+        cfg = log_only.cfg_of(one, clone, "")
+        assert (cfg.init_from is not None) == one.begins and cfg.evaluation.every == 0, name
+        assert one.way == "online" or (cfg.algo.env_steps == 0 and cfg.algo.updates == 8_000), name
+
+
 def test_a_cell_in_log_only_mode(clone: Clone, method: SetStepMethod) -> None:
     found = log_only.run_cell(LOG_ONLY["successes"], clone, 25)
     assert found["success"]["value"] > found["base"]["value"] and found["learn_s"] > 0
