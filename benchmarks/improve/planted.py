@@ -43,26 +43,26 @@ FITS = {"pa-rl": {"algo.critic_updates": 1_500, "algo.updates": 2_000}, "success
 Spoil = Callable[[Sequence[OwnEpisode], np.random.Generator], list[OwnEpisode]]
 
 
-class Sizes(NamedTuple):
-    """Sizes of a cell."""
+class PlantedSizes(NamedTuple):
+    """PlantedSizes of a cell."""
 
     episodes: int = EPISODES
     fits: Mapping[str, Mapping[str, Any]] = FITS
     bad: tuple[str, ...] = tuple(BAD)
     sham: Mapping[str, int] = SHAM
-    judged: int | None = None
+    most_starts: int | None = None
     """Most starts of a verdict; None for the default of `robotrl improve`."""
 
 
-WHOLE = Sizes()
+WHOLE = PlantedSizes()
 
 # spoiled logs
 
 
 def shuffled_outcomes(episodes: Sequence[OwnEpisode], rng: np.random.Generator) -> list[OwnEpisode]:
     """Each episode has the outcome of another one."""
-    told = [bool(x) for x in rng.permutation([episode.success for episode in episodes])]
-    return [one._replace(success=won, truncated=not won) for one, won in zip(episodes, told, strict=True)]
+    others = [bool(x) for x in rng.permutation([episode.success for episode in episodes])]
+    return [one._replace(success=won, truncated=not won) for one, won in zip(episodes, others, strict=True)]
 
 
 def exchanged_outcomes(episodes: Sequence[OwnEpisode], rng: np.random.Generator) -> list[OwnEpisode]:
@@ -112,7 +112,7 @@ def main(name: str, task: str, seed: int, out: Path) -> None:
     replace_file(out / "result.json", dump_json(run_cell(cloned(TASKS[task], seed, out))))
 
 
-def run_cell(clone: Clone, sizes: Sizes = WHOLE) -> dict[str, Any]:
+def run_cell(clone: Clone, sizes: PlantedSizes = WHOLE) -> dict[str, Any]:
     """All planted updates of a clone, one after the other; those of a stopped cell are kept."""
     target = read_target(clone.run)
     logs = clone.out / "logs"
@@ -138,7 +138,7 @@ class Planted:
         sizes: sizes of the cell.
     """
 
-    def __init__(self, clone: Clone, target: Target, episodes: Sequence[OwnEpisode], sizes: Sizes) -> None:
+    def __init__(self, clone: Clone, target: Target, episodes: Sequence[OwnEpisode], sizes: PlantedSizes) -> None:
         self._clone, self._target, self._episodes, self._sizes = clone, target, episodes, sizes
         self.before = clone.success(clone.run)
         """(n,) success of the clone on the starts that judge."""
@@ -182,7 +182,7 @@ class Planted:
             logs=(logs,),
             method=method,
             settings=settings,
-            starts=self._sizes.judged,
+            starts=self._sizes.most_starts,
             seed=self._clone.seed + seed,
             num_envs=min(ENVS, self._sizes.episodes),
         )
@@ -204,7 +204,7 @@ class Planted:
         if not (run / "config.json").is_file():
             moved(self._clone.run, run, self._clone.seed + number)
         settings = GateSettings(
-            starts=self._sizes.judged, seed=self._clone.seed + number, num_envs=min(ENVS, self._sizes.episodes)
+            starts=self._sizes.most_starts, seed=self._clone.seed + number, num_envs=min(ENVS, self._sizes.episodes)
         )
         decision = gate(self._clone.run, run, self._target, settings, 1)
         return _result(decision.accepted, True, decision.why, self._gain(run))
@@ -224,8 +224,8 @@ def moved(run: Path, out: Path, seed: int) -> None:
         writer.save({"policy": policy_tree(policy)}, step=1, score=0.0)
 
 
-def _result(accepted: bool, judged: bool, why: str, gain: float | None) -> dict[str, Any]:
-    return {"accepted": accepted, "judged": judged, "why": why, "gain": gain}
+def _result(accepted: bool, at_gate: bool, why: str, gain: float | None) -> dict[str, Any]:
+    return {"accepted": accepted, "at_gate": at_gate, "why": why, "gain": gain}
 
 
 if __name__ == "__main__":

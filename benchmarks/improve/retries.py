@@ -56,8 +56,8 @@ FIRST, COUNT = "undone_first", "undone_count"
 RANDOM = "random"
 
 
-class Sizes(NamedTuple):
-    """Sizes of a cell."""
+class FilterSizes(NamedTuple):
+    """FilterSizes of a cell."""
 
     demos: int = 300
     clone_updates: int = 3_000
@@ -67,7 +67,7 @@ class Sizes(NamedTuple):
     four steps and has to do them again: eight hundredths of an episode of a hundred steps."""
 
 
-WHOLE = Sizes()
+WHOLE = FilterSizes()
 
 # demonstrations with planted mistakes
 
@@ -190,7 +190,7 @@ def main(name: str, task: str, seed: int, out: Path) -> None:
     replace_file(out / "result.json", dump_json(run_cell(TASKS[task], seed, out)))
 
 
-def run_cell(task: Task, seed: int, out: Path, sizes: Sizes = WHOLE, starts: int = 256) -> dict[str, Any]:
+def run_cell(task: Task, seed: int, out: Path, sizes: FilterSizes = WHOLE, starts: int = 256) -> dict[str, Any]:
     """Record retries, label their frames, and clone with and without the filter.
 
     Args:
@@ -209,7 +209,12 @@ def run_cell(task: Task, seed: int, out: Path, sizes: Sizes = WHOLE, starts: int
 
     mark = have(demos, settings, "", again)
     cfg = base_cfg(METHODS[BASE], task, seed, demos)
-    cfg = replace(cfg, algo=replace(cfg.algo, updates=sizes.clone_updates))
+    # no checkpoint is chosen, so none is evaluated
+    cfg = replace(
+        cfg,
+        algo=replace(cfg.algo, updates=sizes.clone_updates),
+        evaluation=replace(cfg.evaluation, episodes=0),
+    )
     mark = have_run(whole, cfg, mark)
     labeled(task, seed, out, sizes, mark)
     dataset = read_dataset(demos)
@@ -237,7 +242,7 @@ def run_cell(task: Task, seed: int, out: Path, sizes: Sizes = WHOLE, starts: int
     }
 
 
-def labeled(task: Task, seed: int, out: Path, sizes: Sizes, before: str) -> None:
+def labeled(task: Task, seed: int, out: Path, sizes: FilterSizes, before: str) -> None:
     """Train RECAP's value on the demonstrations, and store its labels beside them."""
     cfg = config_of(f"{DEFAULTS} recap")
     algo = replace(
@@ -252,6 +257,7 @@ def labeled(task: Task, seed: int, out: Path, sizes: Sizes, before: str) -> None
     )
     demos = str(out / "demos")
     cfg = replace(cfg, sim=sim_of(cfg, task), algo=algo, init_from=str(out / "all"), dataset=demos, seed=seed)
+    cfg = replace(cfg, evaluation=replace(cfg.evaluation, episodes=0))
     have_run(out / "value", cfg, before)
 
 

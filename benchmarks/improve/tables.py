@@ -243,7 +243,7 @@ def _planted(results: Sequence[CellResult]) -> Figures:
         found = [one for one in tries if kind in (one["side"], f"{one['side']}, {one['kind']}")]
         if not found:
             continue
-        for name, note in (("accepted", "accepted"), ("judged", "that reached the gate")):
+        for name, note in (("accepted", "accepted"), ("at_gate", "that reached the gate")):
             count = float(sum(one[name] for one in found))
             out[f"planted_{kind}_{name}"] = Figure(count, "updates", runs=len(found), note=f"planted updates {note}")
         gains = [one["gain"] for one in found if one["gain"] is not None]
@@ -267,8 +267,8 @@ def planted_table(document: Mapping[str, Any]) -> str:
         kind = key.removeprefix("planted_").removesuffix("_accepted")
         if key != f"planted_{kind}_accepted":
             continue
-        accepted, judged = found[key], found[f"planted_{kind}_judged"]
-        counts = [f"{one.value or 0:.0f} of {one.runs}" for one in (accepted, judged)]
+        accepted, reached = found[key], found[f"planted_{kind}_at_gate"]
+        counts = [f"{one.value or 0:.0f} of {one.runs}" for one in (accepted, reached)]
         title = f"**{kind}**" if "," not in kind else kind
         out.append(table_row((title, *counts, percent(found.get(f"planted_{kind}_gain")))))
     return _text(out)

@@ -123,8 +123,8 @@ def test_classes_filter_and_log_only_mode_by_hand() -> None:
     assert bench.table({"figures": {name: figure.to_json() for name, figure in figures.items()}}) == ""
 
 
-def tried(side: str, kind: str, accepted: bool, judged: bool, gain: float | None) -> dict[str, Any]:
-    return {"side": side, "kind": kind, "accepted": accepted, "judged": judged, "gain": gain}
+def tried(side: str, kind: str, accepted: bool, at_gate: bool, gain: float | None) -> dict[str, Any]:
+    return {"side": side, "kind": kind, "accepted": accepted, "at_gate": at_gate, "gain": gain}
 
 
 def test_planted_updates_by_hand() -> None:
@@ -133,7 +133,7 @@ def test_planted_updates_by_hand() -> None:
     results = [of("planted", "peg-insert", seed, {"tries": tries}) for seed, tries in enumerate((one, two))]
     figures = bench.aggregate(results)
     assert (figures["planted_bad_accepted"].value, figures["planted_bad_accepted"].runs) == (0.0, 2)
-    assert figures["planted_bad_judged"].value == 1.0 and figures["planted_bad_gain"].value == pytest.approx(-0.4)
+    assert figures["planted_bad_at_gate"].value == 1.0 and figures["planted_bad_gain"].value == pytest.approx(-0.4)
     assert figures["planted_sham_gain"].value == pytest.approx(-0.01)
     text = texts(results)["planted"]
     assert "| **bad** | 0 of 2 | 1 of 2 | -40.0 %" in text and "| sham, own samples | 1 of 2 | 2 of 2 |" in text

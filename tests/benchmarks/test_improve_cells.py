@@ -74,10 +74,10 @@ def test_the_time_of_rounds_is_kept_over_stops(tmp_path: Path) -> None:
 def test_a_cell_of_planted_updates(clone: Clone, method: SetStepMethod) -> None:
     method.step_m = 0.1
     fits: dict[str, dict[str, Any]] = {"pa-rl": {}, "successes": {}}
-    sizes = planted.Sizes(25, fits, ("sign",), {"own samples": 1, "other noise": 1})
+    sizes = planted.PlantedSizes(25, fits, ("sign",), {"own samples": 1, "other noise": 1})
     found = planted.run_cell(clone, sizes)
     assert [one["kind"] for one in found["tries"]] == ["sign", "sign", "own samples", "other noise"]
-    assert not any(one["accepted"] for one in found["tries"]) and all(one["judged"] for one in found["tries"])
+    assert not any(one["accepted"] for one in found["tries"]) and all(one["at_gate"] for one in found["tries"])
     assert found["tries"][0]["gain"] < 0
     fitted = method.fits
     assert planted.run_cell(clone, sizes) == found and method.fits == fitted
@@ -85,8 +85,8 @@ def test_a_cell_of_planted_updates(clone: Clone, method: SetStepMethod) -> None:
 
 def test_spoiled_logs() -> None:
     episodes, rng = mixed(6), np.random.default_rng(0)
-    told = [one.success for one in planted.shuffled_outcomes(episodes, rng)]
-    assert sorted(told) == sorted(one.success for one in episodes)
+    shuffled = [one.success for one in planted.shuffled_outcomes(episodes, rng)]
+    assert sorted(shuffled) == sorted(one.success for one in episodes)
     assert [one.success for one in planted.exchanged_outcomes(episodes, rng)] == [not one.success for one in episodes]
     seen, did = planted.other_observations(episodes, rng), planted.other_actions(episodes, rng)
     for name, spoiled in (("obs", [one.obs["walk"] for one in seen]), ("actions", [one.actions for one in did])):
@@ -127,7 +127,7 @@ def test_losses_of_progress_stay_within_an_episode() -> None:
 
 
 def test_a_cell_of_the_filter(tmp_path: Path) -> None:
-    sizes = retries.Sizes(demos=6, clone_updates=2, value_updates=2, keep_delta=0.0)
+    sizes = retries.FilterSizes(demos=6, clone_updates=2, value_updates=2, keep_delta=0.0)
     found = retries.run_cell(TASKS["peg-insert"], 0, tmp_path, sizes, starts=2)
     dataset = read_dataset(tmp_path / "demos")
     frames = retries.planted_frames(dataset)
