@@ -1,7 +1,9 @@
-"""Improvement from a policy's own logged episodes, offline: PA-RL beside cloning the successes.
+"""Improvement from a policy's own logged episodes, offline: PA-RL beside cloning the successes, and other methods.
 
 A cell clones a base policy, records its rollouts, failures included, and improves the clone from these alone. All
-policies of a cell are judged on the same 256 starts that nothing was trained or chosen on (split `test`).
+policies of a cell are judged on the same 256 starts that nothing was trained or chosen on (split `test`). Here stands
+one round of PA-RL; `benchmarks.improve.plan` has the other kinds of cells, and `benchmarks.improve.tables` their
+tables.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.improve.plan import EPISODES, SEEDS, further_cells
+from benchmarks.improve.tables import TABLES, further_figures
 from benchmarks.kit.cells import OUT, Cell, CellResult
 from benchmarks.kit.columns import column, percent, spread
 from benchmarks.kit.figures import Figure
@@ -16,10 +20,9 @@ from benchmarks.kit.markdown import table_head, table_row
 
 DESCRIPTION = "success of a clone that improves from 400 logged episodes of its own, without further env steps"
 PEERS: dict[str, str] = {}
-SEEDS = (0, 1, 2)
 TASKS = ("peg-insert", "pick-place")
 METHOD = "pa-rl"
-ROLLOUTS = 400
+ROLLOUTS = EPISODES
 """Logged episodes of the clone."""
 ARMS = {
     "base": "the clone",
@@ -32,12 +35,14 @@ DETECT = 0.1
 """Difference that a verdict is to detect."""
 TARGETS = {"peg-insert": 0.88, "pick-place": 0.68}
 """Success that PA-RL is to reach after one round."""
+PARTS = TABLES
+"""Tables of the other kinds of cells."""
 
 
 def cells(quick: bool) -> list[Cell]:
-    """A cell for each task and seed; `quick` is the first."""
+    """One round of PA-RL for each task and seed, then the cells of `benchmarks.improve.plan`; `quick` is the first."""
     found = [_cell(task, seed) for seed in SEEDS for task in TASKS]
-    return found[:1] if quick else found
+    return found[:1] if quick else [*found, *further_cells()]
 
 
 def _cell(task: str, seed: int) -> Cell:
@@ -46,7 +51,7 @@ def _cell(task: str, seed: int) -> Cell:
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
-    """For each task: success of each policy, gains of PA-RL, held-out quality of the critic, seconds."""
+    """For each task: success of each policy, gains of PA-RL, held-out quality of the critic, seconds; then the rest."""
     figures: dict[str, Figure] = {}
     for task in TASKS:
         sim = f"mujoco/{task}"
@@ -61,11 +66,13 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
         for name, unit in (("heldout_rank", "rank correlation"), ("heldout_auc", "AUC"), ("improve_s", "s")):
             if values := column(results, METHOD, sim, name):
                 figures[f"{task}_{name}"] = spread(values, unit, "")
-        verdicts = [cell["result"]["verdict"]["outcome"] for cell in results if cell["task"] == sim]
+        verdicts = [
+            cell["result"]["verdict"]["outcome"] for cell in results if (cell["method"], cell["task"]) == (METHOD, sim)
+        ]
         better = sum(outcome == "better" for outcome in verdicts)
         note = "paired verdicts of PA-RL over the clone of successes that say better"
         figures[f"{task}_better"] = Figure(float(better), "seeds", runs=len(verdicts), note=note)
-    return figures
+    return figures | further_figures(results)
 
 
 def table(document: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import robotrl
-from benchmarks.finetune.bench import DEFAULTS, METHODS, TASKS, Task
+from benchmarks.finetune.bench import DEFAULTS, METHODS, TASKS, Method, Task
 from benchmarks.finetune.cell import base_cfg, demos_of, sim_of
 from benchmarks.improve.bench import DETECT, ROLLOUTS
 from robotrl.algos.pa_rl import PaRlCfg
@@ -66,7 +66,7 @@ def main(task: str, seed: int, out: Path) -> None:
     replace_file(out / "result.json", dump_json(run_cell(TASKS[task], seed, out)))
 
 
-def run_cell(task: Task, seed: int, out: Path, sizes: Sizes = WHOLE) -> dict[str, Any]:
+def run_cell(task: Task, seed: int, out: Path, sizes: Sizes = WHOLE, base: Method = METHODS[BASE]) -> dict[str, Any]:
     """Clone, record, improve, and judge all policies on the same starts.
 
     Args:
@@ -74,11 +74,12 @@ def run_cell(task: Task, seed: int, out: Path, sizes: Sizes = WHOLE) -> dict[str
         seed: seed of everything.
         out: an empty folder for datasets and runs.
         sizes: sizes of the cell.
+        base: row of the table of fine-tuning whose clone is improved.
     """
     began = time.perf_counter()
     demos = demos_of(task, seed, out).path
-    base = base_cfg(METHODS[BASE], task, seed, demos)
-    train(base, out / "base")
+    cloning = base_cfg(base, task, seed, demos)
+    train(cloning, out / "base")
     sim: Any = make_sim(task.sim, num_envs=min(ENVS, sizes.rollouts), seed=seed, **dict(task.options))
     episodes = rollouts(out / "base", task, seed, sim, sizes.rollouts)
     write(episodes, task, seed, sim, out / "logs")
@@ -86,8 +87,8 @@ def run_cell(task: Task, seed: int, out: Path, sizes: Sizes = WHOLE) -> dict[str
     if won := [episode for episode in episodes if episode.success]:
         write(won, task, seed, sim, out / "won")
         good = merge([read_dataset(out / "won"), read_dataset(demos)], out / "good").path
-    again = replace(base.algo, updates=sizes.algo.updates)
-    train(replace(base, algo=again, init_from=str(out / "base"), dataset=str(good)), out / "successes")
+    again = replace(cloning.algo, updates=sizes.algo.updates)
+    train(replace(cloning, algo=again, init_from=str(out / "base"), dataset=str(good)), out / "successes")
     improving = time.perf_counter()
     train(improve_cfg(task, seed, out, sizes.algo), out / "improved")
     improve_s = time.perf_counter() - improving

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,12 @@ from robotrl.improve.collecting import collect
 from robotrl.improve.rounds import ImproveSettings, improve
 from robotrl.improve.target import read_target
 from robotrl.registry import METHODS, SIMS
-from robotrl.spec.sim_options import NOT_LOG_ONLY, UNPERTURBED, LogOnlyCfg, PerturbCfg
 from tests.kits.improve_kit import SIM, SetStepMethod, walker
-from tests.kits.walk_sim import Walk
-
-
-@dataclass(frozen=True)
-class WalkOptions:
-    """Options of the walk with those that every sim has."""
-
-    perturb: PerturbCfg = UNPERTURBED
-    log_only: LogOnlyCfg = NOT_LOG_ONLY
-
-    def build(self, num_envs: int, seed: int) -> Walk:
-        return Walk(num_envs, seed)
 
 
 @pytest.fixture(autouse=True)
 def _walk(monkeypatch):
-    monkeypatch.setitem(SIMS._rows, SIM, f"{__name__}:WalkOptions")
+    monkeypatch.setitem(SIMS._rows, SIM, "tests.kits.improve_kit:WalkOptions")
 
 
 def budget(episodes: int, **given: float) -> dict[str, object]:

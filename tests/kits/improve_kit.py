@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from robotrl.improve.methods.base import FitSettings, FittedCandidate, HeldOutQu
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.run.directory import Run
 from robotrl.run.policy_checkpoint import policy_tree
+from robotrl.spec.sim_options import NOT_LOG_ONLY, UNPERTURBED, LogOnlyCfg, PerturbCfg
 from robotrl.transforms import TransformGroup
 from tests.kits import walk_sim
 
@@ -32,6 +34,17 @@ HEADER = {
     "low": [-1.0],
     "high": [1.0],
 }
+
+
+@dataclass(frozen=True)
+class WalkOptions:
+    """Options of the walk with those that every sim has."""
+
+    perturb: PerturbCfg = UNPERTURBED
+    log_only: LogOnlyCfg = NOT_LOG_ONLY
+
+    def build(self, num_envs: int, seed: int) -> walk_sim.Walk:
+        return walk_sim.Walk(num_envs, seed)
 
 
 def walker(path: Path, step_m: float) -> Path:
