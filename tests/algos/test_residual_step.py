@@ -89,7 +89,7 @@ def test_returns_go_over_n_env_steps_and_end_with_the_episode(tmp_path: Path) ->
         value, left, end = by_hand[int(start)]
         assert (reward, discount) == pytest.approx((value, left))
         assert end is None or after == end
-        assert float(chunk[0]) == pytest.approx(float(actions[int(start)]))
+        assert float(chunk[0]) == pytest.approx(float(actions[int(start), 0]))
         seen.add(int(start))
     assert seen == set(by_hand)
     # of a demonstration no action of the frozen policy is known
