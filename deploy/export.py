@@ -329,21 +329,24 @@ def _recorded(
 
 
 def _walk(policy: HasDeploy, recorded: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """State (n, ...) of a recurrent policy before each recorded observation, as in one episode; none for others."""
+    """Memory (n, ...) of a policy before each recorded observation, as in one episode; none for those without."""
     if not isinstance(policy, DeploysFrom):
         return {}
     arrays, found = _on_host(policy, recorded), list[Tensor]()
     memory = torch.zeros(1, policy.memory_width)
+    shape = policy.noise_shape
+    source = None if shape is None else CounterNoise(shape, seed=0)
     with torch.inference_mode():
         for row in range(len(next(iter(recorded.values())))):
             found.append(memory)
             one = {key: torch.from_numpy(array[row : row + 1]) for key, array in arrays.items()}
-            memory = policy.deploy_from(flattened(policy.observation_spec, one), memory).memory
+            noise = None if source is None else torch.from_numpy(source.draw(row))[None]
+            memory = policy.deploy_from(flattened(policy.observation_spec, one), memory, noise).memory
     return {MEMORY: torch.cat(found).numpy()}
 
 
-class _RecurrentGraph(nn.Module):
-    """A recurrent policy's `deploy_from` with positional tensors, for the ONNX exporter."""
+class _GraphWithMemory(nn.Module):
+    """The `deploy_from` of a policy that carries a memory with positional tensors, for the ONNX exporter."""
 
     def __init__(self, policy: HasDeploy) -> None:
         super().__init__()
@@ -351,9 +354,10 @@ class _RecurrentGraph(nn.Module):
         self._keys = tuple(policy.observation_spec)
 
     def forward(self, *arrays: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        *seen, memory = arrays
+        *given, memory = arrays
+        seen, rest = given[: len(self._keys)], given[len(self._keys) :]
         obs = flattened(self.policy.observation_spec, dict(zip(self._keys, seen, strict=True)))
-        out = self.policy.deploy_from(obs, memory)
+        out = self.policy.deploy_from(obs, memory, rest[0] if rest else None)
         return out.actions, out.normalized_action, out.memory
 
 
@@ -380,7 +384,7 @@ def _to_onnx(policy: HasDeploy) -> bytes:
         names.append("noise")
         arrays.append(torch.zeros(1, *policy.noise_shape))
     if isinstance(policy, DeploysFrom):
-        module = _RecurrentGraph(policy)
+        module = _GraphWithMemory(policy)
         names.append(MEMORY)
         outputs.append(NEXT_MEMORY)
         arrays.append(torch.zeros(1, policy.memory_width))
@@ -461,10 +465,11 @@ def _inputs(
 def _torch_ticks(policy: HasDeploy, ticks: GoldenTicks) -> TickOutputs:
     with torch.inference_mode():
         obs = _torch_obs(policy, ticks)
+        noise = None if ticks.noise is None else torch.from_numpy(ticks.noise)
         if isinstance(policy, DeploysFrom):
-            step = policy.deploy_from(obs, torch.from_numpy(ticks.states[MEMORY]))
+            step = policy.deploy_from(obs, torch.from_numpy(ticks.states[MEMORY]), noise)
             return TickOutputs(step.actions.numpy(), step.normalized_action.numpy(), {MEMORY: step.memory.numpy()})
-        out = policy.deploy(obs, None if ticks.noise is None else torch.from_numpy(ticks.noise))
+        out = policy.deploy(obs, noise)
     return TickOutputs(out.actions.numpy(), out.normalized_action.numpy(), {})
 
 

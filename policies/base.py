@@ -31,6 +31,17 @@ class Deployed(NamedTuple):
     """(B, H, A) normalised, before un-normalisation and clipping."""
 
 
+class DeployedWithMemory(NamedTuple):
+    """Output of `deploy_from`, one decision on the robot of a policy that carries a memory."""
+
+    actions: Tensor
+    """(B, H, A) in the sim's units, clipped to the action bounds."""
+    normalized_action: Tensor
+    """(B, H, A) normalised, before un-normalisation and clipping."""
+    memory: Tensor
+    """(B, M) memory to pass to the next decision."""
+
+
 class SpecPolicy(nn.Module, ABC):
     """Base class of the policies: a network with its specs, transforms and config.
 

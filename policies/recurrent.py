@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from robotrl.errors import check_at_least
 from robotrl.fn.random.noise import Noise
-from robotrl.policies.base import Deployed, EncoderPolicy
+from robotrl.policies.base import Deployed, DeployedWithMemory, EncoderPolicy
 from robotrl.policies.beta import BetaCfg
 from robotrl.policies.categorical import CategoricalCfg, CategoricalPolicy
 from robotrl.policies.closed_form import ClosedFormPolicy
@@ -24,17 +24,6 @@ from robotrl.transforms import TransformGroup
 
 CONTEXT = "context"
 """Observation key of the head: the context."""
-
-
-class DeployedWithMemory(NamedTuple):
-    """Output of `deploy_from`, one decision on the robot."""
-
-    actions: Tensor
-    """(B, H, A) in the sim's units, clipped to the action bounds."""
-    normalized_action: Tensor
-    """(B, H, A) normalised, before un-normalisation and clipping."""
-    memory: Tensor
-    """(B, M) memory to pass to the next decision."""
 
 
 @dataclass(frozen=True)
@@ -191,16 +180,16 @@ class RecurrentPolicy(EncoderPolicy):
         normalized_action = self.density(ctx).sample(generator) if mode == "sample" else self.head.best(ctx)
         return ActOut(self.to_actions(normalized_action), memory)
 
-    def deploy_from(self, obs: dict[str, Tensor], memory: Tensor) -> DeployedWithMemory:
+    def deploy_from(self, obs: dict[str, Tensor], memory: Tensor, noise: Tensor | None) -> DeployedWithMemory:
         """One decision on the robot: the head's best chunk, from the memory (B, M) of the decision before."""
+        del noise
         ctx, after = self.advance(obs, memory)
         normalized_action = self.head.best(ctx)
         return DeployedWithMemory(self.to_actions(normalized_action), normalized_action, after)
 
     def deploy(self, obs: dict[str, Tensor], noise: Tensor | None) -> Deployed:
         """The first decision of an episode; see `deploy_from` for the others."""
-        del noise
-        out = self.deploy_from(obs, self.initial_memory(len(next(iter(obs.values())))))
+        out = self.deploy_from(obs, self.initial_memory(len(next(iter(obs.values())))), noise)
         return Deployed(out.actions, out.normalized_action)
 
 

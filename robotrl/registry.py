@@ -243,6 +243,7 @@ POLICIES = Table(
         "shortcut": "robotrl.policies.shortcut:ShortcutPolicy",
         "staged": "robotrl.policies.staged:StagedPolicy",
         "steered": "robotrl.policies.steered:SteeredPolicy",
+        "step-residual": "robotrl.policies.step_residual:StepResidualPolicy",
         "token-vla": "robotrl.policies.vla.token:TokenVlaPolicy",
         "vlm": "robotrl.policies.vla.pretrained_vlm:VlmPolicy",
     },

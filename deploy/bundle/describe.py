@@ -74,7 +74,7 @@ class HasDeploy(Protocol):
 
 
 class DeployedStep(DeployOutput, Protocol):
-    """Output of a recurrent policy's `deploy_from`."""
+    """Output of `deploy_from` of a policy that carries a memory."""
 
     @property
     def memory(self) -> Tensor:
@@ -84,20 +84,20 @@ class DeployedStep(DeployOutput, Protocol):
 
 @runtime_checkable
 class DeploysFrom(Protocol):
-    """A recurrent policy that can be exported: its graph maps observation and memory to actions and next memory."""
+    """A policy with a memory that can be exported: its graph maps observation and memory to actions and next memory."""
 
     memory_width: int
-    """M."""
+    """M; the elements of a memory lie between -1 and 1."""
 
-    def deploy_from(self, obs: dict[str, Tensor], memory: Tensor) -> DeployedStep:
-        """Actions from observations (B, ...) and memory (B, M)."""
+    def deploy_from(self, obs: dict[str, Tensor], memory: Tensor, noise: Tensor | None) -> DeployedStep:
+        """Actions from observations (B, ...), memory (B, M) and noise (B, *noise_shape)."""
         ...
 
 
 MOST_AGE_S = 10.0
 """Largest age of an observation that a bundle may allow."""
 MEMORY, NEXT_MEMORY = "memory", "next_memory"
-"""Names of a recurrent policy's state in its graph."""
+"""Names of a policy's memory in its graph."""
 
 
 @dataclass(frozen=True)
@@ -345,7 +345,7 @@ def _io(policy: HasDeploy, still_s: Mapping[str, float | None]) -> schema.Io:
 
 
 def _state_ports(width: int) -> tuple[schema.Port, schema.Port]:
-    """Input and output of a recurrent policy's memory (M,), whose elements lie between -1 and 1."""
+    """Input and output of a policy's memory (M,), whose elements lie between -1 and 1."""
     names, units = tuple(f"{MEMORY}_{i}" for i in range(width)), ("1",) * width
     bounds = (-1.0,) * width, (1.0,) * width
     before = schema.Port(MEMORY, "state_in", "float32", (width,), names, units, *bounds, "", "policy", 1, None)

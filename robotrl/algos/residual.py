@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from robotrl.algos.residual_step import PerStepCfg, StepResidualLearner, StepResidualLoss, falling_share
 from robotrl.engine.engine import Context, EngineMode, LossOut, ParameterGroup
 from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range, unknown
@@ -32,6 +33,7 @@ from robotrl.learners.learner import Setup
 from robotrl.learners.off_policy import check_settings, detached, no_clip
 from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.residual import ResidualInput, ResidualPolicy, ResidualPolicyCfg
+from robotrl.policies.step_residual import StepResidualCfg, StepResidualPolicy
 from robotrl.replay.buffer import Transitions
 from robotrl.replay.types import SOURCES
 from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults, reads
@@ -40,6 +42,21 @@ Target = Literal["mean", "best"]
 """Value of the next state: of a random sample of the policy, or of its best."""
 ActorRows = Literal["rollouts", "all"]
 """Rows in whose states the residual climbs the critics."""
+OF_CHUNKS = (
+    "scale",
+    "residual_input",
+    "noises",
+    "actor_rows",
+    "penalty",
+    "slack",
+    "candidates",
+    "target_noises",
+    "target",
+    "cal_ql_alpha",
+    "cal_ql_samples",
+    "init_critic",
+)
+"""Settings that a residual of each env step does not have."""
 
 # losses
 
@@ -174,9 +191,7 @@ class ResidualLearner(DatasetLearner):
 
     def online_share(self) -> float:
         """See `DatasetLearner.online_share`: the demonstrations' share falls linearly with the online updates."""
-        cfg = self.cfg
-        done = min(1.0, max(0, self.updates - cfg.updates) / cfg.demo_decay)
-        return 1 - (cfg.demo_share + done * (cfg.demo_share_end - cfg.demo_share))
+        return falling_share(self.cfg, self.updates)
 
     def more_rows(self, transitions: Transitions) -> dict[str, Tensor]:
         """See `DatasetLearner.more_rows`: which rows climb, and returns to go for Cal-QL."""
@@ -202,7 +217,7 @@ class ResidualLearner(DatasetLearner):
 
 @dataclass(frozen=True)
 class ResidualCfg(LearnerCfg):
-    """Settings of DICE-RL."""
+    """Settings of DICE-RL, and of ResFiT."""
 
     updates: int = 0
     """Number of offline updates, on the dataset only; 0 to learn online from the start. Of demonstrations they train
@@ -282,6 +297,8 @@ class ResidualCfg(LearnerCfg):
     """Decay of the residual's averaged (EMA) weights, which act."""
     max_grad_norm: float | None = None
     """Maximum gradient norm, for each network separately. None: no clipping."""
+    per_step: PerStepCfg = field(default_factory=PerStepCfg)
+    """Residual of each env step (ResFiT), off by default."""
     dataset_keys: tuple[str, ...] = ()
     """Dataset columns with other names than the sim's, as "key=column"; see docs/datasets.md."""
     engine: EngineMode = "auto"
@@ -314,19 +331,44 @@ class ResidualCfg(LearnerCfg):
         ):
             if getattr(self, name) not in get_args(choices):
                 raise unknown(f"algo.{name}", str(getattr(self, name)), get_args(choices))
+        self.per_step.check()
+        self._check_form()
+
+    def _check_form(self) -> None:
+        """Check that no setting of the other form is changed, since it would have no effect."""
+        if not self.per_step.on:
+            if self.per_step != PerStepCfg():
+                raise ConfigError(
+                    f"algo.per_step is {self.per_step}: expected algo.per_step.on True with these settings"
+                )
+            return
+        defaults = {one.name: one.default for one in fields(self)}
+        for name in OF_CHUNKS:
+            if getattr(self, name) != defaults[name]:
+                instead = "; the scale of each env step is algo.per_step.scale" if name == "scale" else ""
+                raise ConfigError(
+                    f"algo.{name} is {getattr(self, name)!r} and algo.per_step.on True, which has no chunks to correct:"
+                    f" expected the default, {defaults[name]!r}{instead}"
+                )
+
+    def trains_memory(self, policy: Any) -> bool:
+        """See `LearnerCfg.trains_memory`: a residual of each env step goes on with its own policy."""
+        return self.per_step.on and isinstance(policy, StepResidualPolicy)
 
     @property
     def memory(self) -> MemoryNeeds:
         """See `LearnerCfg.memory`."""
         return MemoryNeeds(self.batch, num_steps=self.num_steps, averages=True)
 
-    def build(self, setup: Setup) -> ResidualLearner:
-        """Build the learner; its policy is a residual policy."""
+    def build(self, setup: Setup) -> ResidualLearner | StepResidualLearner:
+        """Build the learner; its policy is a residual policy, of chunks or of env steps."""
         self.check()
         if setup.init_policy is None:
             raise ConfigError(
                 "init_from is not given: a residual corrects a frozen policy; expected a run, e.g. a clone of algo bc"
             )
+        if self.per_step.on:
+            return StepResidualLearner(self, setup, partial(_step_loss, self))
         return ResidualLearner(self, setup, partial(_loss, self, setup.resumed))
 
 
@@ -354,3 +396,15 @@ def _loss(cfg: ResidualCfg, resumed: bool, policy: Any) -> ResidualLoss:
     if cfg.init_critic is not None and not resumed:
         start_from(cfg.init_critic, learned.critic, matter_of(policy, CriticSizes.of(cfg), cfg.gamma))
     return ResidualLoss(learned, cfg)
+
+
+def _step_loss(cfg: ResidualCfg, policy: Any) -> StepResidualLoss:
+    """Loss of a residual of each env step over a frozen policy; a policy with one keeps its own."""
+    wanted = StepResidualCfg(cfg.per_step.scale, cfg.hidden, cfg.activation)
+    if isinstance(policy, StepResidualPolicy):
+        if policy.cfg != wanted:
+            raise ConfigError(
+                f"init_from is a policy with {policy.cfg}: expected the settings of algo and algo.per_step, {wanted}"
+            )
+        return StepResidualLoss(policy, cfg)
+    return StepResidualLoss(wanted.build(policy), cfg)

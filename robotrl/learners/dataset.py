@@ -33,7 +33,7 @@ from robotrl.learners.off_policy import (
     updates_per_call,
 )
 from robotrl.learners.parts import Part
-from robotrl.learners.replay_collector import Acting
+from robotrl.learners.replay_collector import Acting, ReplayBuffers
 from robotrl.policies.reach import reach_of
 from robotrl.replay.buffer import Mixed, Replay, Sampler, Transitions, Uniform
 from robotrl.rollout.compatibility import check_fit
@@ -104,8 +104,9 @@ class OffPolicyLoss(LossModule):
 class DatasetLearner(Learner):
     """Runs an off-policy loss on a dataset, then optionally on the policy's own steps, too.
 
-    A row of a minibatch is a chunk: "obs/KEY" and "next_obs/KEY", "chunk" (H, A) in the policy's units, "valid" (H,),
-    "reward" discounted within the chunk, and "discount", which is 0 where the task ended the episode.
+    A row of a minibatch is a chunk, or another `span` of env steps: "obs/KEY" and "next_obs/KEY", "chunk" (H, A) in the
+    policy's units, "valid" (H,), "reward" discounted within the chunk, and "discount", which is 0 where the task ended
+    the episode.
 
     Args:
         cfg: the algorithm's settings: `updates`, `updates_per_iteration`, `batch`, `gamma`, `dataset_keys`, `engine`
@@ -125,7 +126,8 @@ class DatasetLearner(Learner):
         self.cfg = cfg
         torch.manual_seed(setup.seed)
         sim = setup.make_sim()
-        model, self._data = _policy_and_data(cfg, setup, sim)
+        columns = self.columns(sim.action_spec)
+        model, self._data = _policy_and_data(cfg, setup, sim, columns)
         model.control_dt_s = sim.control_dt_s
         self._loss = make_loss(model).to(setup.device)
         self.policy: Any = self._loss.policy
@@ -154,8 +156,23 @@ class DatasetLearner(Learner):
         self.iterations += math.ceil(cfg.env_steps / self._steps)
         self._most = max(self._most, math.ceil(self._steps * cfg.utd_ratio) + 1)
         online = PolicyBuilder(setup._replace(init_policy=self.policy), sim, False)
-        acting = Acting(setup.seed, cfg.gamma, random=False, warmup=cfg.warmup)
-        self._stepper = self.experience = experience_of(cfg, setup, sim, online, self._generator, acting)
+        memory = ReplayBuffers(sim, cfg.capacity, cfg.replay, setup.run, columns)
+        acting = self.acting(setup.seed)
+        self._stepper = self.experience = experience_of(cfg, setup, sim, online, self._generator, acting, memory)
+
+    @property
+    def span(self) -> int:
+        """Env steps of a row: those of a chunk, unless the learner overrides it."""
+        return self.policy.horizon
+
+    def columns(self, action_spec: Spec) -> dict[str, tuple[int, ...]]:
+        """Shapes of extra columns of dataset and replay, see `Replay.create`; none here."""
+        del action_spec
+        return {}
+
+    def acting(self, seed: int) -> Acting:
+        """Return how the policy acts online: as it is, from the first step on."""
+        return Acting(seed, self.cfg.gamma, random=False, warmup=self.cfg.warmup)
 
     def iterate(self) -> dict[str, float]:
         """Run offline updates on the dataset or, after these, env steps and the updates due for them."""
@@ -168,7 +185,7 @@ class DatasetLearner(Learner):
             assert self.experience is not None
             warm = self.experience.warm
             scalars |= self.experience.collect(cfg.num_steps)
-            learns = warm and (self._data is not None or self.experience.memory.replay.has_chunk(self.policy.horizon))
+            learns = warm and (self._data is not None or self.experience.memory.replay.has_chunk(self.span))
             count = self._debt.take(self._steps) if learns else 0
         if count:
             scalars |= self.learn(count)
@@ -177,16 +194,20 @@ class DatasetLearner(Learner):
 
     def learn(self, updates: int) -> dict[str, float]:
         """Run this many updates; returns means of the loss's scalars."""
-        most = UPDATES_PER_CALL * math.ceil(self._most / UPDATES_PER_CALL)
-        most = updates_per_call(most, self.cfg.batch, self.policy.observation_spec)
-        info = run_updates(self._engine, self._draw, updates, most, f"iteration {self.iteration}")
+        info = self.run_phase(updates)
         self.updates += updates
         return means(info)
+
+    def run_phase(self, updates: int, phase: str = "") -> dict[str, list[Tensor]]:
+        """Run updates of a phase of the loss; returns its scalars, as `run_updates`."""
+        most = UPDATES_PER_CALL * math.ceil(self._most / UPDATES_PER_CALL)
+        most = updates_per_call(most, self.cfg.batch, self.policy.observation_spec)
+        return run_updates(self._engine, self._draw, updates, most, f"iteration {self.iteration}", phase)
 
     def _draw(self, updates: int) -> dict[str, Tensor]:
         """Sample the rows of some updates, with the loss's random numbers."""
         cfg, policy = self.cfg, self.policy
-        transitions = self._sampler().sample(cfg.batch, policy.horizon, cfg.gamma, self._generator, updates)
+        transitions = self._sampler().sample(cfg.batch, self.span, cfg.gamma, self._generator, updates)
         rows = batch_rows(transitions, policy.observation_spec, self._unit) | {"valid": transitions.valid}
         rows |= self.more_rows(transitions)
         shape = DrawShape(updates, cfg.batch, policy.horizon, policy.action_width)
@@ -207,8 +228,7 @@ class DatasetLearner(Learner):
         if self._data is None:
             assert replay is not None
             return Uniform(replay)
-        horizon = self.policy.horizon
-        if replay is None or len(replay) <= horizon * replay.streams or not replay.has_chunk(horizon):
+        if replay is None or len(replay) <= self.span * replay.streams or not replay.has_chunk(self.span):
             return Uniform(self._data)
         share = self.online_share()
         if share == 1:
@@ -226,7 +246,9 @@ class DatasetLearner(Learner):
         }
 
 
-def _policy_and_data(cfg: Any, setup: Setup, sim: VecSim) -> tuple[Any, Replay | None]:
+def _policy_and_data(
+    cfg: Any, setup: Setup, sim: VecSim, columns: Mapping[str, tuple[int, ...]]
+) -> tuple[Any, Replay | None]:
     """Return the policy to start from, or a new one with the dataset's normalization; and the dataset as a replay."""
     model: Any = setup.init_policy
     specs = visible(sim)
@@ -244,7 +266,7 @@ def _policy_and_data(cfg: Any, setup: Setup, sim: VecSim) -> tuple[Any, Replay |
         return model, None
     inputs = () if model is None else model.transforms.inputs
     dataset = read_for(setup, cfg.dataset_keys, specs, sim, inputs)
-    data = demonstrations(dataset, specs, sim.action_spec, sim.control_dt_s, accept=True)
+    data = demonstrations(dataset, specs, sim.action_spec, sim.control_dt_s, columns, accept=True)
     if model is None:
         model = setup.fresh(specs, sim.action_spec, transforms_for(dataset, specs, sim.action_spec))
     check_reach(dataset, model.transforms, sim.action_spec, reach_of(model))

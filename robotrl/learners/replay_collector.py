@@ -19,6 +19,7 @@ from robotrl.interventions.base import Intervention
 from robotrl.learners.guidance.recorder import SuggestionRecorder
 from robotrl.learners.guidance.suggester import Suggester
 from robotrl.learners.learner import Watch
+from robotrl.learners.memory.carried import CarriedMemory
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.replay.buffer import Replay, StepRecord
 from robotrl.replay.corrections import add_corrections
@@ -31,7 +32,8 @@ from robotrl.spec.late_rewards import LateRewards
 
 Decide = Callable[[Any, Arrays, torch.Generator, bool], Decision]
 """Function from (policy, observations (n, ...), random generator, whether actions are random) to a decision; a function
-of a module, because it is sent to actor processes."""
+of a module, because it is sent to actor processes. That of a policy with a memory reads `MEMORY` among the
+observations, and records `NEXT_MEMORY`."""
 
 
 @torch.no_grad()
@@ -218,6 +220,7 @@ class ReplayCollector:
         self._seen: list[Arrays] = []
         self._collector = Collector(sim, made.policy.horizon, acting.gamma)
         self._collector.reset(acting.seed, {"stagger": True})
+        self._carried = CarriedMemory.of(made.policy, self._collector)
 
     @property
     def env_steps(self) -> int:
@@ -279,7 +282,10 @@ class ReplayCollector:
     def _decide(self, obs: Arrays) -> Decision:
         if self._made.normalizer is not None:
             self._seen.append(obs)
-        return self._acting.decide(self._made.policy, obs, self._generator, self._random and not self.warm)
+        policy, random, carried = self._made.policy, self._random and not self.warm, self._carried
+        if carried is None:
+            return self._acting.decide(policy, obs, self._generator, random)
+        return carried.kept(self._acting.decide(policy, carried.given(obs), self._generator, random))
 
     def close(self) -> None:
         """Close the sim and the intervention."""
@@ -292,6 +298,8 @@ class ReplayCollector:
     def state(self) -> dict[str, Any]:
         """State for an exact resume: sim, replay buffers and whether actions are random at first."""
         state = {"collector": self._collector.state(), "random": self._random, **self.memory.state()}
+        if self._carried is not None:
+            state["carried"] = self._carried.state()
         return state if self._guide is None else {**state, "guide": self._guide.suggester.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -304,6 +312,8 @@ class ReplayCollector:
         self._random = bool(state["random"])
         self.memory.load(state)
         self._collector.load(state["collector"])
+        if self._carried is not None:
+            self._carried.load(state["carried"])
         if self._guide is not None and "guide" in state:
             self._guide.suggester.load(state["guide"])
 

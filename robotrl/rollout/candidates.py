@@ -14,6 +14,7 @@ from robotrl.fn.random.noise import randn
 from robotrl.rollout.evaluate import PolicyActor
 from robotrl.spec import (
     Arrays,
+    CarriesMemory,
     HasChain,
     HasDecode,
     HasDeployNoise,
@@ -55,6 +56,10 @@ class CandidateActor(PolicyActor):
             raise CapabilityError(
                 f"policy {type(policy).__name__} gives one plan, from no noise: candidates need a policy that samples,"
                 " such as FlowPolicy or DiffusionPolicy"
+            )
+        if isinstance(policy, CarriesMemory):
+            raise CapabilityError(
+                f"policy {type(policy).__name__} has a memory, which candidates would lack: expected one without"
             )
         if isinstance(policy, HasOverlap):
             raise CapabilityError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from robotrl.errors import CapabilityError, ConfigError
-from robotrl.spec import BuildsMemory, HasMemory, LearnerCfg, Spec, VecSim
+from robotrl.spec import BuildsMemory, CarriesMemory, HasMemory, LearnerCfg, Spec, VecSim
 from robotrl.spec.checks import first_word_difference
 
 RATE_TOLERANCE = 1e-6
@@ -73,11 +73,17 @@ def check_memory(algo: LearnerCfg, policy: Any) -> None:
     Raises:
         CapabilityError: the algorithm would train it as if each observation began an episode.
     """
-    if algo.recurrent or not isinstance(policy, HasMemory | BuildsMemory):
+    if not isinstance(policy, CarriesMemory | BuildsMemory) or algo.trains_memory(policy):
         return
+    name, kind = type(algo).__name__.removesuffix("Cfg"), type(policy).__name__
+    if isinstance(policy, HasMemory | BuildsMemory):
+        raise CapabilityError(
+            f"{name} lacks recurrent: it cannot train {kind}, which has a memory; expected algo 'ppo', or a policy"
+            " without memory on a sim with the option history"
+        )
     raise CapabilityError(
-        f"{type(algo).__name__.removesuffix('Cfg')} lacks recurrent: it cannot train {type(policy).__name__}, which has"
-        " a memory; expected algo 'ppo', or a policy without memory on a sim with the option history"
+        f"{name} cannot train {kind}, which holds a chunk of its base policy in a memory: expected algo 'residual' with"
+        " algo.per_step.on True, or the base policy"
     )
 
 

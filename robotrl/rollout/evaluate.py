@@ -21,9 +21,9 @@ from robotrl.rollout.finite import check_finite
 from robotrl.rollout.overlap import Aligned, Join, Overlap
 from robotrl.spec import (
     Arrays,
+    CarriesMemory,
     Expert,
     HasKeyedNoise,
-    HasMemory,
     HasOverlap,
     HasStateIds,
     HasSuccessLabels,
@@ -117,7 +117,7 @@ class PolicyActor:
             self._join = Overlap(num_envs, policy.horizon, policy.overlap, len(self._rest), device)
         elif not committed_steps(policy.observation_spec):
             self._join = aligned(policy.horizon, late_steps)
-        self._memory = policy.initial_memory(num_envs) if isinstance(policy, HasMemory) else None
+        self._memory = policy.initial_memory(num_envs) if isinstance(policy, CarriesMemory) else None
         """(N, M) memory of each env after its last decision; None for a policy without memory."""
         executed = policy.horizon if self._join is None else self._join.executed
         self._cursor = ChunkCursor(num_envs, executed, len(self._rest), device)

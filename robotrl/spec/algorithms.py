@@ -45,6 +45,11 @@ class LearnerCfg(ABC):
     train_defaults: ClassVar[TrainDefaults] = TrainDefaults({})
     """Settings of training that suit it, where no preset says otherwise; fields that a config lacks are left out."""
 
+    def trains_memory(self, policy: Any) -> bool:
+        """Return True if it trains this policy, or one of this config, which has a memory."""
+        del policy
+        return self.recurrent
+
     @property
     def reads_rewards(self) -> bool:
         """True if it learns from the sim's rewards, not only from success or from a dataset."""

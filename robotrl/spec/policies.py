@@ -122,8 +122,8 @@ class Recalled(NamedTuple):
 
 
 @runtime_checkable
-class HasMemory(Protocol):
-    """A recurrent policy: its context depends on the earlier observations of the episode.
+class CarriesMemory(Protocol):
+    """A policy whose decision depends on earlier ones of the episode.
 
     The memory is the `state` of `Policy.act`, one row for each env, and changes once per decision. An episode begins
     with `initial_memory`; so does a call of `act` with state None.
@@ -137,6 +137,11 @@ class HasMemory(Protocol):
     def initial_memory(self, rows: int) -> Tensor:
         """(rows, M) memory at the beginning of an episode: zeros, as in a bundle's runtime."""
         ...
+
+
+@runtime_checkable
+class HasMemory(CarriesMemory, Protocol):
+    """A recurrent policy: its context depends on the earlier observations of the episode."""
 
     def advance(self, obs: dict[str, Tensor], memory: Tensor) -> Recalled:
         """One decision: contexts of observations (B, ...), given the memory (B, M) of the decision before."""

@@ -18,6 +18,7 @@ from robotrl.fn.bc_loss import DrawShape, HasNoiseLevels, clone_loss_of
 from robotrl.fn.chain import Kernel, chain_log_prob, cps, ddim, flow_sde, integrate, noise_net, sample
 from robotrl.registry import POLICIES
 from robotrl.spec import (
+    CarriesMemory,
     HasChain,
     HasDecode,
     HasDensity,
@@ -156,10 +157,12 @@ def it_declares_what_it_can_do(case: PolicyCase) -> None:
     """The policy satisfies `Policy`, has a capability that algorithms learn by, and is registered under its kind."""
     policy = case.built()
     assert has(policy, Policy)
-    capabilities = (HasLogProb, HasDensity, HasChain, HasTokens, HasProposals, HasScoredCandidates, HasMemory)
+    capabilities = (HasLogProb, HasDensity, HasChain, HasTokens, HasProposals, HasScoredCandidates, CarriesMemory)
     assert any(has(policy, one) for one in capabilities), "no algorithm learns by anything that it can do"
     assert has(policy, HasChain) == has(policy, HasDecode)
-    assert (has(policy, HasChain) or has(policy, HasProposals)) == (policy.noise_shape is not None)
+    holds = has(policy, CarriesMemory) and not has(policy, HasMemory)
+    # one that holds another policy's chunk has that policy's noise, or none
+    assert holds or (has(policy, HasChain) or has(policy, HasProposals)) == (policy.noise_shape is not None)
     assert POLICIES.load(policy.kind) is type(policy)
     assert policy.deploy_mode in ("sample", "mean")
 
@@ -383,14 +386,24 @@ def it_overfits_a_single_chunk(case: PolicyCase) -> None:
 
 @torch.no_grad()
 def its_memory_carries_an_episode(case: PolicyCase) -> None:
-    """Decisions one by one are those of a segment, and earlier observations matter (`HasMemory`)."""
+    """An episode begins with zeros, and the memory goes from decision to decision (`CarriesMemory`).
+
+    Decisions one by one are those of a segment, and earlier observations matter (`HasMemory`).
+    """
     policy = case.built()
-    if not has(policy, HasMemory):
+    if not has(policy, CarriesMemory):
         return
     batch, length = 3, 5
     steps = [case.observations(policy, batch, seed=step) for step in range(length)]
     memory = policy.initial_memory(batch)
     assert memory.shape == (batch, policy.memory_width) and not memory.any(), "an episode does not begin with zeros"
+    begun = policy.act(steps[0], None, None, "mean")
+    assert begun.state.shape == memory.shape and bool((begun.state.abs() <= 1).all()), "memory is not within -1 and 1"
+    assert torch.equal(policy.act(steps[0], memory, None, "mean").state, begun.state), "without a state none begins"
+    later, anew = (policy.act(steps[1], state, None, "mean").chunk for state in (begun.state, None))
+    assert not torch.equal(later, anew), "the first observation of an episode is forgotten"
+    if not has(policy, HasMemory):
+        return
     stored, contexts = list[Tensor](), list[Tensor]()
     for obs in steps:
         stored.append(memory)

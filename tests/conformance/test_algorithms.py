@@ -178,6 +178,9 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "residual": lambda data: AlgorithmCase(
         "residual", off.RESIDUAL, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks
     ),
+    "residual, per step": lambda data: AlgorithmCase(
+        "residual", off.RESIDUAL_STEP, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks
+    ),
     "rl100": lambda data: AlgorithmCase(
         "rl100", off.RL100, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks, 2
     ),

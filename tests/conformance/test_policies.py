@@ -38,7 +38,16 @@ from tests.kits.policy_kit import (
 from tests.kits.refusals import raises_naming
 
 NOT_CLONED = ("-one-step", "-one-action", "-levels")
-NOT_CLONED_ALONE = ("best-of", "categorical", "conditioned", "path-speed", "recurrent", "reranked", "residual")
+NOT_CLONED_ALONE = (
+    "best-of",
+    "categorical",
+    "conditioned",
+    "path-speed",
+    "recurrent",
+    "reranked",
+    "residual",
+    "step-residual",
+)
 """Kinds that a learner trains otherwise than by a cloning loss of their own."""
 
 

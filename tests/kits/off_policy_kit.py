@@ -16,6 +16,7 @@ from robotrl.algos.pa_rl import PaRlCfg
 from robotrl.algos.qc import QcCfg
 from robotrl.algos.recap import RecapCfg
 from robotrl.algos.residual import ResidualCfg
+from robotrl.algos.residual_step import PerStepCfg
 from robotrl.algos.rl100 import Rl100Cfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
@@ -159,6 +160,26 @@ RESIDUAL = ResidualCfg(
     noises=3,
     candidates=4,
     target_noises=2,
+    lr=3e-3,
+    critic_lr=3e-3,
+    gamma=0.9,
+    tau=0.02,
+    num_critics=2,
+    critic_hidden=(32, 32),
+    engine="eager",
+)
+RESIDUAL_STEP = ResidualCfg(
+    updates=10,
+    updates_per_iteration=5,
+    env_steps=96,
+    num_steps=4,
+    warmup=16,
+    utd_ratio=0.5,
+    demo_decay=16,
+    batch=32,
+    capacity=2000,
+    hidden=(32, 32),
+    per_step=PerStepCfg(on=True, scale=0.3, n_step=3, critic_updates=3, actor_every=2),
     lr=3e-3,
     critic_lr=3e-3,
     gamma=0.9,

@@ -22,6 +22,7 @@ from robotrl.policies.reranked import RerankedCfg
 from robotrl.policies.residual import ResidualPolicyCfg
 from robotrl.policies.shortcut import ShortcutCfg
 from robotrl.policies.squashed import SquashedCfg
+from robotrl.policies.step_residual import StepResidualCfg
 from robotrl.spec import Spec
 from robotrl.testing.policies import ACTION_SPEC, OBSERVATION_SPEC, TRANSFORMS
 from robotrl.transforms import TransformGroup
@@ -91,6 +92,7 @@ CFGS: dict[str, Any] = {
     "conditioned-flow": ConditionedCfg(hidden=(16,), guidance=1.5),
     "conditioned-diffusion": ConditionedCfg(hidden=(16,)),
     "residual": ResidualPolicyCfg(candidates=4, num_critics=2, critic_hidden=(16,), hidden=(16,)),
+    "step-residual": StepResidualCfg(hidden=(16,)),
     "path-speed": PathSpeedCfg(hidden=(32, 32), modes=3, points=4),
     "path-speed-apart": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, aligned=False),
     "path-speed-set": PathSpeedCfg(hidden=(32, 32), modes=3, points=4, set_features=8),
@@ -123,6 +125,8 @@ def build_policy(name: str) -> Any:
         return cfg.build(build_policy(name.removeprefix("conditioned-")))
     if name.startswith("residual"):
         return cfg.build(build_policy(name.replace("residual", "flow")))
+    if name.startswith("step-residual"):
+        return cfg.build(build_policy(name.replace("step-residual", "flow")))
     if name.startswith("reranked"):
         return cfg.build(build_policy(name.replace("reranked", "flow")))
     return cfg.build(specs, ACTION_SPEC, TRANSFORMS)

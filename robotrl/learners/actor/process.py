@@ -19,6 +19,7 @@ from torch import Tensor
 
 from robotrl.errors import RobotrlError
 from robotrl.learners.learner import Watch
+from robotrl.learners.memory.carried import CarriedMemory
 from robotrl.learners.replay_collector import Acting
 from robotrl.replay.buffer import StepRecord
 from robotrl.replay.layout import ReplayLayout
@@ -173,10 +174,13 @@ def _act(connection: Connection, recipe: ActorRecipe) -> None:
     outbox = Outbox(recipe.layout)
     collector = Collector(sim, policy.horizon, acting.gamma)
     collector.reset(acting.seed, {"stagger": True})
+    carried = CarriedMemory.of(policy, collector)
 
     def decide(obs: Arrays) -> Decision:
         random = acting.random and recipe.env_steps + collector.env_steps < acting.warmup
-        return acting.decide(policy, obs, generator, random)
+        if carried is None:
+            return acting.decide(policy, obs, generator, random)
+        return carried.kept(acting.decide(policy, carried.given(obs), generator, random))
 
     connection.send(Ready())
     due = deque[int]()

@@ -14,7 +14,7 @@ from robotrl.learners.learner import Watch
 from robotrl.learners.off_policy import PolicyBuilder
 from robotrl.learners.replay_collector import Acting, Decide, ReplayBuffers, decided_on, loggable_scalars
 from robotrl.rollout.collector import Collected, Decision
-from robotrl.spec import Arrays, VecSim
+from robotrl.spec import Arrays, CarriesMemory, VecSim
 
 
 class ReplayActing(MemorylessActing):
@@ -60,6 +60,9 @@ class WorkerReplayCollector:
         memory: replay buffers to fill; they get the column `STEP_VERSION`.
         acting: settings of how the policy acts.
         generator: the learner's random generator.
+
+    Raises:
+        CapabilityError: the policy has a memory.
     """
 
     remote = False
@@ -74,6 +77,11 @@ class WorkerReplayCollector:
         acting: Acting,
         generator: torch.Generator,
     ) -> None:
+        if isinstance(made.policy, CarriesMemory):
+            raise CapabilityError(
+                f"envs are stepped by workers, which keep no memory of {type(made.policy).__name__} between two steps:"
+                " expected cluster none"
+            )
         memory.add_column(STEP_VERSION, ())
         self.memory, self._made, self._warmup = memory, made, acting.warmup
         self._acting = ReplayActing(made.policy, acting.decide, acting.warmup if acting.random else 0)

@@ -14,7 +14,7 @@ from robotrl.learners.guidance.suggester import Suggestions, no_suggestions
 from robotrl.rollout.compatibility import check_fit
 from robotrl.run.checkpoint import generator_state, set_generator_state
 from robotrl.run.policy_checkpoint import load_policy
-from robotrl.spec import Arrays, HasExpert, HasExpertState, HasMemory, VecSim
+from robotrl.spec import Arrays, CarriesMemory, HasExpert, HasExpertState, VecSim
 
 
 class TeacherActor(Protocol):
@@ -78,7 +78,7 @@ class TeacherPolicy:
 
     def __init__(self, path: str, sim: VecSim, generator: torch.Generator) -> None:
         self._policy: Any = load_policy(path).to(sim.device)
-        if isinstance(self._policy, HasMemory):
+        if isinstance(self._policy, CarriesMemory):
             raise CapabilityError(
                 f"guidance.policy {path!r} is a {type(self._policy).__name__}, which has a memory: expected a policy"
                 " without memory"

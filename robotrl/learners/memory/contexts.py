@@ -17,6 +17,7 @@ from torch import Tensor
 from robotrl.engine.engine import UPDATES_PER_CALL, EngineMode
 from robotrl.engine.minibatches import part
 from robotrl.errors import out_of_range
+from robotrl.learners.memory.carried import MEMORY, NEXT_MEMORY
 from robotrl.learners.memory.segments import cut_segments
 from robotrl.learners.on_policy import OBS, OnPolicyBatch
 from robotrl.learners.parts import Part
@@ -24,8 +25,6 @@ from robotrl.rollout.collector import Collector
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import Arrays, HasMemory
 
-MEMORY, NEXT_MEMORY = "policy/memory", "policy/next_memory"
-"""Keys of the memory before and after a decision."""
 JOINED = "joined"
 """Row of an update: see `CutSegments.joined`."""
 
