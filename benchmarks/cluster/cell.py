@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cluster import costs
+from benchmarks.cluster import costs, kills
 from benchmarks.cluster.bench import LEARNED, MILLISECONDS, STALENESS, TASK
 from benchmarks.kit.figures import paired
 from robotrl.algos.ppo import DensityActing, PpoCfg
@@ -48,6 +48,10 @@ def main(name: str, number: int, out: Path) -> None:
         found = speed(number)
     elif name == "costs":
         found = constants(number)
+    elif name == "kills":
+        found = kills.kills(number, out)
+    elif name == "sweep-kill":
+        found = kills.sweep_kill(number, out)
     else:
         found = learn(STALENESS[name], number, out)
     replace_file(out / "result.json", dump_json(found))
