@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -44,6 +45,8 @@ ENV_STEPS = 1_000_000
 
 def main(name: str, number: int, out: Path) -> None:
     """Run one cell in this process."""
+    # what a cell started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if name == "speed":
         found = speed(number)
     elif name == "costs":

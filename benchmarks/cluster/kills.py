@@ -33,8 +33,8 @@ from robotrl.run.sessions.record import has_finished, read_session
 from robotrl.run.state_tree import pack
 
 WORKERS = 2
-RUNS, WORKER_KILLS, HEAD_KILLS = 5, 6, 1
-"""Killed runs, and the kills in each."""
+RUNS, EACH = 5, {"worker": 6, "head": 1}
+"""Killed runs, and the kills in each: 30 workers and 5 heads."""
 REACH, CARTPOLE = "mujoco/reach", "gym/CartPole-v1"
 SHARED = f"--sim {REACH} --sim.reward shaped --sim.num-envs 16 --evaluation.episodes 0 --checkpoint-every 5"
 ITERATIONS = 60
@@ -157,14 +157,19 @@ class Session:
         self._process.kill()
         self._process.wait()
 
-    def orphans(self) -> int:
-        """Wait for the end of all that it started; returns how many had to be killed."""
-        _, left = psutil.wait_procs(list(self._known.values()), ORPHAN_S)
+    def orphans(self) -> list[str]:
+        """Wait for the end of all that it started; returns the titles of those that had to be killed."""
+        end = time.monotonic() + ORPHAN_S
+        while left := [one for one in self._known.values() if _runs(one)]:
+            if time.monotonic() > end:
+                break
+            time.sleep(POLL_S)
+        titles = [_title(one) for one in left]
         for one in left:
             with contextlib.suppress(psutil.Error):
                 one.kill()
         self._temporary.cleanup()
-        return len(left)
+        return titles
 
     def _look(self) -> list[psutil.Process]:
         """Processes that it started and that run."""
@@ -173,6 +178,14 @@ class Session:
             found = psutil.Process(self._process.pid).children(recursive=True)
         self._known |= {one.pid: one for one in found}
         return found
+
+
+def _runs(process: psutil.Process) -> bool:
+    """True for a process that is not gone, and not just waiting for somebody to ask for its exit code."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _title(process: psutil.Process) -> str:
@@ -232,24 +245,25 @@ def killed_run(arguments: Sequence[str], run: Path, kills: Sequence[Kill], draw:
         draw: draws which worker dies.
 
     Returns:
-        Its exit code, the kills that met it, the iterations from which it was resumed, see also `learned`.
+        Its exit code, the kills that met it, pairs of the newest checkpoint after a kill of the head and the iteration
+        from which the next one went on, the orphans; see also `counted`.
     """
     began, log = time.monotonic(), run.with_name(f"{run.name}.log")
-    waiting, done, resumed, orphans = list(kills), list[Kill](), list[list[int]](), 0
-    words = ["train", *arguments, "--run-dir", str(run)]
+    waiting, done, resumed, orphans = list(kills), list[Kill](), list[list[int]](), list[str]()
+    words, saved = ["train", *arguments, "--run-dir", str(run)], None
     while True:
         with session(words, log) as one:
             killed = _kill_next(one, run, waiting, draw)
             done += killed
             orphans += one.orphans()
-        if resumed and resumed[-1][1] < 0:
-            now = read_session(run)
-            # a head that was killed before its first iteration has no record
-            resumed[-1][1] = now.first if now is not None and now.process == one.pid else resumed[-1][0]
+        now = read_session(run)
+        # a head that was killed before its first iteration has left no record
+        if saved is not None and now is not None and now.process == one.pid:
+            resumed.append([saved, now.first])
         if not killed or killed[-1].what != "head":
             break
-        saved = CheckpointStore(run / "checkpoints", 1).entries()
-        resumed.append([saved[-1].step if saved else 0, -1])
+        entries = CheckpointStore(run / "checkpoints", 1).entries()
+        saved = entries[-1].step if entries else 0
         words = ["train", "--resume", str(run)]
     return {
         "code": one.poll(),
@@ -258,7 +272,8 @@ def killed_run(arguments: Sequence[str], run: Path, kills: Sequence[Kill], draw:
         "orphans": orphans,
         "replaced": log.read_text(errors="replace").count("goes on from the state before"),
         "wall_s": round(time.monotonic() - began, 1),
-        **learned(run),
+        **counted(run),
+        "digest": digest(run),
     }
 
 
@@ -292,7 +307,7 @@ def _kill_next(one: Session, run: Path, waiting: list[Kill], draw: random.Random
     return done
 
 
-def learned(run: Path) -> dict[str, Any]:
+def counted(run: Path) -> dict[str, Any]:
     """What a run learned from, by its log: versions of the policy whose rollouts were learned from twice, or never."""
     rows = lines(run)
     versions = Counter(int(row["cluster/version"]) for row in rows)
@@ -302,12 +317,17 @@ def learned(run: Path) -> dict[str, Any]:
         "twice": [version for version, times in versions.items() if times > 1],
         "never": sorted(set(range(1, len(rows) + 1)) - set(versions)),
         "env_steps_counted_once": all(row["env_steps"] == number * each for number, row in enumerate(rows, 1)),
-        "digest": digest(run),
     }
 
 
 def kills(
-    seed: int, out: Path, *, methods: Mapping[str, str] = METHODS, runs: int = RUNS, iterations: int = ITERATIONS
+    seed: int,
+    out: Path,
+    *,
+    methods: Mapping[str, str] = METHODS,
+    runs: int = RUNS,
+    iterations: int = ITERATIONS,
+    each: Mapping[str, int] = EACH,
 ) -> dict[str, Any]:
     """Killed runs, and one of each method in which nothing dies.
 
@@ -317,6 +337,7 @@ def kills(
         methods: arguments of `robotrl train` by name.
         runs: number of killed runs, which take turns with the methods.
         iterations: iterations of each.
+        each: number of kills of "worker" and "head" in each.
     """
     draw, found = random.Random(seed), list[dict[str, Any]]()
     cluster = f"--cluster ray --cluster.workers {WORKERS}"
@@ -324,7 +345,7 @@ def kills(
     whole = {name: killed_run(words, out / f"{name}-whole", (), draw) for name, words in commands.items()}
     for number in range(runs):
         name = list(methods)[number % len(methods)]
-        moments = drawn(draw, iterations, {"worker": WORKER_KILLS, "head": HEAD_KILLS})
+        moments = drawn(draw, iterations, each)
         one = killed_run(commands[name], out / f"{name}-{number}", moments, draw)
         found.append({"method": name, **one, "equal": one["digest"] == whole[name]["digest"]})
     return {"whole": whole, "runs": found}
@@ -381,7 +402,7 @@ def figures(name: str, found: Mapping[str, Any]) -> dict[str, Figure]:
             "sweep_runs": found["runs"],
             "sweep_finished_at_kill": found["finished"],
             "sweep_same_table": int(found["same_table"] and found["met"] and found["code"] == 0),
-            "sweep_orphans": found["orphans"],
+            "sweep_orphans": len(found["orphans"]),
         }
         return {key: Figure(value, "") for key, value in counts.items()}
     runs: Sequence[Mapping[str, Any]] = found["runs"]
@@ -397,7 +418,7 @@ def figures(name: str, found: Mapping[str, Any]) -> dict[str, Figure]:
         "kills_resumed_at_checkpoint": sum(saved == first for saved, first in resumed),
         "kills_versions_twice": sum(len(one["twice"]) for one in runs),
         "kills_versions_never": sum(len(one["never"]) for one in runs),
-        "kills_orphans": sum(one["orphans"] for one in runs),
+        "kills_orphans": sum(len(one["orphans"]) for one in runs),
     }
     return {key: Figure(value, "") for key, value in counts.items()}
 

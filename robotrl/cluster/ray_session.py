@@ -223,9 +223,10 @@ def _check_capacity(ray: Any, cfg: ClusterCfg) -> None:
     held = sum(_room(ray, cfg.cpus).values())
     if held < cfg.learners * cfg.workers or sum(cpus) < cfg.reserved_cpus:
         listed = ", ".join(map(str, cpus[:8])) + (" and so on" if len(cpus) > 8 else "")
+        fewer = f"{held} or fewer" if cfg.learners == 1 else f"{sum(cpus)} or fewer CPUs in all"
         raise ConfigError(
-            f"{_wanted(cfg)}: expected {held} or fewer workers in all, other cluster.cpus, or the cluster.address of"
-            f" more nodes; this cluster's have {listed} CPUs"
+            f"{_wanted(cfg)}: expected {fewer}, other cluster.cpus, or the cluster.address of more nodes; this"
+            f" cluster's have {listed} CPUs"
         )
 
 
