@@ -67,8 +67,9 @@ SWEEP_RUNS = 12
 POLL_S = 0.05
 LIMIT_S = 600.0
 """Time limit for the next event of a run, s."""
-ORPHAN_S = 60.0
-"""Time after which a process that a killed one started counts as an orphan, s: jobs of a sweep save before they end."""
+ORPHAN_S = 120.0
+"""Time after which a process that a killed one started counts as an orphan, s: Ray's agents end a minute after the rest
+of a Ray whose head was killed."""
 WORKER = "ray::RayWorker"
 """Title of a process that Ray gave to a worker."""
 
@@ -249,13 +250,13 @@ def killed_run(arguments: Sequence[str], run: Path, kills: Sequence[Kill], draw:
         from which the next one went on, the orphans; see also `counted`.
     """
     began, log = time.monotonic(), run.with_name(f"{run.name}.log")
-    waiting, done, resumed, orphans = list(kills), list[Kill](), list[list[int]](), list[str]()
+    waiting, done, resumed, sessions = list(kills), list[Kill](), list[list[int]](), list[Session]()
     words, saved = ["train", *arguments, "--run-dir", str(run)], None
     while True:
         with session(words, log) as one:
+            sessions.append(one)
             killed = _kill_next(one, run, waiting, draw)
             done += killed
-            orphans += one.orphans()
         now = read_session(run)
         # a head that was killed before its first iteration has left no record
         if saved is not None and now is not None and now.process == one.pid:
@@ -269,7 +270,7 @@ def killed_run(arguments: Sequence[str], run: Path, kills: Sequence[Kill], draw:
         "code": one.poll(),
         "kills": [kill._asdict() for kill in done],
         "resumed": resumed,
-        "orphans": orphans,
+        "orphans": [title for one in sessions for title in one.orphans()],
         "replaced": log.read_text(errors="replace").count("goes on from the state before"),
         "wall_s": round(time.monotonic() - began, 1),
         **counted(run),
