@@ -121,12 +121,18 @@ class ClusterCfg:
     """Where the shards are stepped: "ray" in one Ray actor each; "local" in this process, one after the other, with the
     same numbers as "ray"; "none" does not divide the envs. See docs/cluster.md."""
     workers: int = 1
-    """Number of workers; each steps sim.num_envs / workers envs."""
+    """Number of workers of each learner; each steps sim.num_envs / workers envs. With several learners also 0: each
+    learner steps its envs itself."""
     address: str | None = None
     """Address of a running Ray cluster, HOST:PORT, or "auto" for the one that this machine belongs to; None starts Ray
     on this machine for the run."""
     cpus: int = 1
     """CPU cores of each worker: reserved in Ray, and its number of physics threads."""
+    learners: int = 1
+    """Number of learners, processes that learn together as those of torchrun do; Ray places them. With device cuda
+    each has a GPU. sim.num_envs and the workers are those of each learner."""
+    learner_cpus: int = 1
+    """CPU cores of each of several learners, reserved in Ray."""
     max_staleness: int = 0
     """Number of iterations by which the policy of a rollout may be older than the one that learns from it. 0: workers
     wait during updates. 1 or more: they collect ahead, and an on-policy loss corrects for the older policy."""
@@ -141,7 +147,21 @@ class ClusterCfg:
     @property
     def on(self) -> bool:
         """True if the envs are divided into shards."""
-        return self.name != "none"
+        return self.name != "none" and self.workers > 0
+
+    @property
+    def reserved_cpus(self) -> int:
+        """CPU cores of all workers, and of the learners if there are several; one learner reserves none."""
+        return self.learners * self.workers * self.cpus + self._learners_cpus
+
+    @property
+    def cpus_at_once(self) -> int:
+        """CPU cores that are busy at the same time: learners wait for workers, and workers for learners."""
+        return max(self.learners * self.workers * self.cpus, self._learners_cpus)
+
+    @property
+    def _learners_cpus(self) -> int:
+        return self.learners * self.learner_cpus if self.learners > 1 else 0
 
 
 DEFAULT_EVERY = 10
@@ -206,7 +226,8 @@ class TrainCfg(Generic[Algo, PolicyCfg]):
     keep: int = 3
     """Number of newest checkpoints to keep; the best is kept in addition."""
     device: str = "cpu"
-    """Device of the networks: "cpu", "cuda", "cuda:1"; with torchrun "cuda" is the GPU with each process's local rank.
+    """Device of the networks: "cpu", "cuda", "cuda:1"; with torchrun "cuda" is the GPU with each process's local rank,
+    with cluster.learners that which Ray gives each.
     A sim that steps on another device stays there. Small networks are faster on a CPU."""
     torch_threads: int = 1
     """Torch threads; while envs step, the physics uses the cores."""
@@ -396,7 +417,9 @@ def check(cfg: TrainCfg[Any, Any]) -> None:
         ("update_threads", cfg.torch_threads if cfg.update_threads is None else cfg.update_threads, 1),
         ("actor.lead", cfg.actor.lead, 1),
         ("actor.restarts", cfg.actor.restarts, 0),
-        ("cluster.workers", cfg.cluster.workers, 1),
+        ("cluster.learners", cfg.cluster.learners, 1),
+        ("cluster.learner_cpus", cfg.cluster.learner_cpus, 1),
+        ("cluster.workers", cfg.cluster.workers, 1 if cfg.cluster.learners == 1 else 0),
         ("cluster.cpus", cfg.cluster.cpus, 1),
         ("cluster.max_staleness", cfg.cluster.max_staleness, 0),
         ("cluster.restarts", cfg.cluster.restarts, 0),
@@ -527,12 +550,26 @@ def _check_lora(cfg: TrainCfg[Any, Any]) -> None:
 
 def _check_cluster(cfg: TrainCfg[Any, Any]) -> None:
     cluster = cfg.cluster
-    if not cluster.on:
+    if cluster.name == "none":
         changed = [one.name for one in fields(cluster) if getattr(cluster, one.name) != one.default]
         if changed:
             raise ConfigError(
                 f"cluster.{changed[0]} is {getattr(cluster, changed[0])!r} and cluster is 'none': expected cluster ray"
                 " or local"
+            )
+        return
+    if cluster.name == "local" and cluster.address is not None:
+        raise ConfigError(f"cluster.address is {cluster.address!r} and cluster is 'local': expected cluster ray")
+    if cluster.learners > 1 and cfg.device.startswith("cuda:"):
+        raise ConfigError(
+            f"device is {cfg.device!r} and cluster.learners is {cluster.learners}: expected cuda, each learner has a"
+            " GPU of its own"
+        )
+    if not cluster.on:
+        if cluster.max_staleness:
+            raise ConfigError(
+                f"cluster.max_staleness is {cluster.max_staleness} and cluster.workers is 0: expected 0, or workers"
+                " that collect ahead"
             )
         return
     algo = type(cfg.algo).__name__
@@ -558,11 +595,9 @@ def _check_cluster(cfg: TrainCfg[Any, Any]) -> None:
             f"cluster.workers is {cluster.workers} and sim.num_envs is {cfg.sim.num_envs}: expected a number of workers"
             " that divides it"
         )
-    if cluster.name == "local" and cluster.address is not None:
-        raise ConfigError(f"cluster.address is {cluster.address!r} and cluster is 'local': expected cluster ray")
     for name, value, off in (
         ("actor.process", cfg.actor.process, False),
-        ("fsdp", cfg.fsdp, False),
+        ("fsdp", cfg.fsdp and cluster.learners == 1, False),
         ("intervention.by", cfg.intervention.by, "nobody"),
     ):
         if value != off:

@@ -89,6 +89,7 @@ def train(cfg: TrainCfg[Any, Any], run_path: Path, callbacks: Sequence[Callback]
     # before anything is written
     device_of(cfg.device)
     with distributed.joined(cfg.dist_timeout_s) as world:
+        _check_learners(cfg, world)
         if world.rank:
             _follow(cfg, None, run_path, world)
             return run_path
@@ -118,6 +119,7 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed
         run.refuse_changed(run.altered)
     cfg = config_of(run)
     with distributed.joined(cfg.dist_timeout_s) as world:
+        _check_learners(cfg, world)
         run.keep_newest(cfg.keep)
         if world.rank:
             world.any(False)  # until the first process has cleaned the run directory
@@ -132,6 +134,26 @@ def resume(run_path: Path, callbacks: Sequence[Callback] = (), *, accept_changed
         with run:
             _go(cfg, run, _prepare(cfg, state, run_path, world), state, callbacks, world)
     return run_path
+
+
+def _check_learners(cfg: TrainCfg[Any, Any], world: DistributedContext) -> None:
+    """Check that there are as many processes as the cluster of a run has learners.
+
+    Raises:
+        ConfigError: there are not.
+    """
+    learners = cfg.cluster.learners
+    if cfg.cluster.name == "none" or learners == world.size:
+        return
+    if world.size == 1:
+        raise ConfigError(
+            f"cluster.learners is {learners} and there is one process: expected robotrl train with cluster ray, which"
+            " starts them, or torchrun"
+        )
+    raise ConfigError(
+        f"cluster.learners is {learners} beside cluster {cfg.cluster.name!r}, and WORLD_SIZE is {world.size}: expected"
+        f" cluster.learners {world.size}, or cluster none"
+    )
 
 
 def config_of(run: Run) -> TrainCfg[Any, Any]:
@@ -518,12 +540,11 @@ def _setup(
             adapt(init_policy, cfg.lora, partial(probe, init_policy))
     check_memory(cfg.algo, cfg.policy if init_policy is None else init_policy)
     device, remote = device_of(cfg.device), cfg.actor.process
-    if cfg.cluster.on and world.size > 1:
-        raise ConfigError(
-            f"cluster is {cfg.cluster.name!r} and WORLD_SIZE is {world.size}: expected cluster none, or one process"
-        )
     # absolute: an actor process may have another working directory
     answers = str((run_path / ANSWERS).resolve())
+    if cfg.cluster.on and world.rank:
+        # shards count from 0 in each process
+        answers = str(Path(answers) / f"learner-{world.rank}")
     if init_policy is not None:
         init_policy.to(device)
     if cfg.recompute and init_policy is not None:

@@ -1,4 +1,4 @@
-"""Training on Ray workers: speed of collection, overhead, and learning from rollouts of an older policy.
+"""Training on Ray workers: speed of collection, overhead, learning from rollouts of an older policy, random kills.
 
 Speed and overhead are those of whole rollouts of `mujoco/halfcheetah`, whose length is chosen so that a worker needs
 20, 50 or 100 ms. Routes alternate in one process. The overhead is that of one Ray worker against the same shard in this
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cluster import costs
+from benchmarks.cluster import costs, kills
 from benchmarks.kit.cells import EVALUATED, OUT, Cell, CellResult
 from benchmarks.kit.figures import Figure, spread
 from benchmarks.kit.markdown import table_head
 from robotrl.fn.stats import bootstrap
 
-DESCRIPTION = "Ray workers: speed of two against one, overhead of rollouts of 20 to 100 ms, learning with staleness 2"
+DESCRIPTION = "Ray workers: speed of two against one, overhead of rollouts, learning with staleness 2, random kills"
 PEERS = {"ray": "pip install -e '.[ray]'"}
 TASK, LEARNED = "mujoco/halfcheetah", "mujoco/peg-insert"
 MILLISECONDS = (20, 50, 100)
@@ -29,7 +29,7 @@ STALENESS = {"sync": 0, "async-2": 2}
 
 
 def cells(quick: bool) -> list[Cell]:
-    """Speed, constants of the cost model, and learning with and without staleness; `quick` leaves learning out."""
+    """Speed, constants of the cost model, learning with and without staleness, kills; `quick` has the first two."""
     base = ("python", "-m", "benchmarks.cluster.cell")
     speed = Cell("speed", TASK, 0, (*base, "speed", "3" if quick else "21", OUT), "result.json")
     learning = [
@@ -38,7 +38,11 @@ def cells(quick: bool) -> list[Cell]:
         for name in STALENESS
     ]
     constants = Cell("costs", TASK, 0, (*base, "costs", "3" if quick else "21", OUT), "result.json")
-    return [speed, constants] if quick else [speed, constants, *learning]
+    faults = [
+        Cell("kills", kills.REACH, 0, (*base, "kills", "0", OUT), "result.json"),
+        Cell("sweep-kill", kills.CARTPOLE, 0, (*base, "sweep-kill", "0", OUT), "result.json"),
+    ]
+    return [speed, constants] if quick else [speed, constants, *learning, *faults]
 
 
 def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
@@ -59,6 +63,8 @@ def aggregate(results: Sequence[CellResult]) -> dict[str, Figure]:
     for cell in results:
         if cell["method"] == "costs":
             figures |= costs.figures(cell["result"])
+        elif cell["method"] in ("kills", "sweep-kill"):
+            figures |= kills.figures(cell["method"], cell["result"])
     for name in STALENESS:
         found = [cell["result"] for cell in results if cell["method"] == name]
         for key in ("success", "env_steps") if found else ():
@@ -93,6 +99,8 @@ def table(document: Mapping[str, Any]) -> str:
             f" {figures[f'{name}_env_steps'].value or 0:,.0f} | {figures[f'{name}_success'].runs} |"
             for name in learned
         ]
+    if killed := kills.rows(figures):
+        lines += ["", *table_head(("processes killed at random moments", "")), *killed]
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cluster import costs
+from benchmarks.cluster import costs, kills
 from benchmarks.cluster.bench import LEARNED, MILLISECONDS, STALENESS, TASK
 from benchmarks.kit.figures import paired
 from robotrl.algos.ppo import DensityActing, PpoCfg
@@ -44,10 +45,16 @@ ENV_STEPS = 1_000_000
 
 def main(name: str, number: int, out: Path) -> None:
     """Run one cell in this process."""
+    # what a cell started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if name == "speed":
         found = speed(number)
     elif name == "costs":
         found = constants(number)
+    elif name == "kills":
+        found = kills.kills(number, out)
+    elif name == "sweep-kill":
+        found = kills.sweep_kill(number, out)
     else:
         found = learn(STALENESS[name], number, out)
     replace_file(out / "result.json", dump_json(found))

@@ -70,6 +70,14 @@ class ShardRunner(Protocol):
         """Restore the result of `states`; what was ordered and not taken is dropped."""
         ...
 
+    def restart(self, seed: int) -> None:
+        """Begin new episodes and random streams in all shards; what was ordered and not taken is dropped.
+
+        Args:
+            seed: seed of the first shard; see `shard_seed`.
+        """
+        ...
+
     def close(self) -> None:
         """Close all sims."""
         ...
@@ -198,10 +206,19 @@ class ShardedCollector:
 
     def load(self, state: dict[str, Any]) -> None:
         """See `RolloutCollector`."""
+        self._count_from(state)
+        self._runner.load([state["shards"][str(shard)] for shard in range(len(state["shards"]))])
+
+    def follow(self, state: dict[str, Any], seed: int) -> None:
+        """See `Follower`."""
+        self._count_from(state)
+        self._runner.restart(seed)
+
+    def _count_from(self, state: dict[str, Any]) -> None:
+        """Restore the counts of a state; rollouts that are ahead are dropped."""
         self.env_steps = int(state["env_steps"])
         self._publisher.version, self._last = int(state["version"]), int(state["last"])
         self._ordered.clear()
-        self._runner.load([state["shards"][str(shard)] for shard in range(len(state["shards"]))])
 
     def close(self) -> None:
         """See `RolloutCollector`."""

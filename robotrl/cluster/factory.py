@@ -10,17 +10,13 @@ import torch
 from robotrl.cluster.collector import ShardedEpisodes, ShardedRollouts, ShardedSteps
 from robotrl.cluster.local import LocalShards
 from robotrl.cluster.ray_shards import RayShards
-from robotrl.cluster.shard import GroupKind, RolloutKind, ShardKind, ShardRecipe, StepsKind
+from robotrl.cluster.shard import GroupKind, RolloutKind, ShardKind, ShardRecipe, StepsKind, shard_seed
 from robotrl.config import ClusterCfg
-from robotrl.engine.distributed import SEEDS
 from robotrl.errors import ConfigError
 from robotrl.learners.collection.acting import EpisodesActing, RolloutActing, StepsActing
 from robotrl.replay.layout import ReplayLayout
 from robotrl.spec import VecSim
 from robotrl.utils.devices import CPU
-
-SHARD_STRIDE = 7_368_787
-"""Difference of seeds between two shards, large so that they do not meet another run's."""
 
 
 class ClusterCollectors:
@@ -91,7 +87,7 @@ class ClusterCollectors:
                 self._make_sim,
                 acted[shard % copies],
                 kind,
-                (seed + shard * SHARD_STRIDE) % SEEDS,
+                shard_seed(seed, shard),
                 self._threads,
             )
             for shard in range(cfg.workers)

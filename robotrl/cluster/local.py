@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from robotrl.cluster.shard import CollectOrder, Shard, ShardRecipe, ShardRollout
+from robotrl.cluster.shard import CollectOrder, Shard, ShardRecipe, ShardRollout, shard_seed
 from robotrl.cluster.weights import PublishedWeights
 
 
@@ -21,6 +21,7 @@ class LocalShards:
     """See `ShardRunner`."""
 
     def __init__(self, recipes: Sequence[ShardRecipe]) -> None:
+        self._recipes = list(recipes)
         self._shards = list[Shard]()
         self.weights_bytes = 0
         """See `ShardRunner`."""
@@ -58,6 +59,14 @@ class LocalShards:
         self._orders.clear()
         for shard, state in zip(self._shards, states, strict=True):
             shard.load(state)
+
+    def restart(self, seed: int) -> None:
+        """See `ShardRunner.restart`."""
+        self._orders.clear()
+        self._at = None
+        for number, recipe in enumerate(self._recipes):
+            self._shards[number].close()
+            self._shards[number] = Shard(recipe._replace(seed=shard_seed(seed, number)))
 
     def close(self) -> None:
         """See `ShardRunner.close`."""

@@ -42,7 +42,7 @@ class JobResources(NamedTuple):
     gpus: float
 
 
-class _Order(NamedTuple):
+class JobOrder(NamedTuple):
     """A job as it is sent to a node."""
 
     job: Job
@@ -54,6 +54,8 @@ class _Order(NamedTuple):
     """Value of `OF_RAY`."""
     versions: tuple[str, str]
     """See `versions`."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Environment variables that the job has beside those of its node."""
 
 
 def versions() -> tuple[str, str]:
@@ -73,7 +75,7 @@ class JobRunner:
         """Return the process ID, once the actor has its resources."""
         return os.getpid()
 
-    def run(self, order: _Order) -> int:
+    def run(self, order: JobOrder) -> int:
         """Run a job to its end; returns its exit code. What keeps it from starting is written to its log."""
         folder = Path(order.folder)
         if not folder.is_dir():
@@ -87,6 +89,7 @@ class JobRunner:
         first, *rest = order.job.command
         command = (sys.executable if first == order.python else first, *rest)
         environment = {name: value for name, value in os.environ.items() if name != OF_RAY}
+        environment |= dict(order.environment)
         if order.threads is not None:
             environment[OF_RAY] = order.threads
         with self._lock:
@@ -124,7 +127,7 @@ class RayHandle:
         order: its order.
     """
 
-    def __init__(self, ray: Any, actor: Any, order: _Order) -> None:
+    def __init__(self, ray: Any, actor: Any, order: JobOrder) -> None:
         self._ray, self._actor, self._order = ray, actor, order
         self._ready, self._result = actor.ready.remote(), actor.run.remote(order)
         self._code: int | None = None
@@ -231,7 +234,7 @@ class RayPlace:
     def start(self, job: Job) -> RayHandle:
         """See `JobPlace.start`; it begins once a node has its resources free."""
         options = {"num_cpus": self._each.cpus, "num_gpus": self._each.gpus, "max_restarts": 0, "max_concurrency": 3}
-        order = _Order(job, sys.executable, os.getcwd(), os.environ.get(OF_RAY), versions())
+        order = JobOrder(job, sys.executable, os.getcwd(), os.environ.get(OF_RAY), versions())
         return RayHandle(self._ray, self._runner.options(**options).remote(), order)
 
     def close(self) -> None:

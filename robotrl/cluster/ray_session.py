@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from robotrl.utils.installation import install_line
 
 AUTO = "auto"
 """Address of the cluster that this machine belongs to."""
+PLACED = "ROBOTRL_LEARNERS_RAY"
+"""Environment variable of a learner that Ray placed: the address of that Ray, which its workers use as well."""
 CONNECT_S = 10.0
 """Time limit for a first connection to a cluster, s."""
 
@@ -51,6 +54,9 @@ class RaySession:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # a busy machine may need longer than Ray's default to start its helpers
         os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
+        if cfg.learners > 1:
+            # learners wait for each other many times in an update: at Ray's low priority, also for other processes
+            os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             import ray
         except ModuleNotFoundError as error:
@@ -58,6 +64,8 @@ class RaySession:
                 f"cluster is {cfg.name!r} and needs the module {error.name!r}: {install_line('ray')}"
             ) from error
         self._folder: Path | None = None
+        if PLACED in os.environ:
+            cfg = replace(cfg, address=os.environ[PLACED])
         self._ours = not ray.is_initialized()
         # for errors between the start of Ray and the end of the learner that closes it
         atexit.register(self.close)
@@ -77,17 +85,17 @@ class RaySession:
             "namespace": f"robotrl-{os.getpid()}",
         }
         if cfg.address is None:
-            needed = cfg.workers * cfg.cpus
-            if needed > usable_cores():
+            if cfg.cpus_at_once > usable_cores():
                 raise ConfigError(
-                    f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each: expected {usable_cores()} or"
-                    " fewer CPUs, the cores of this machine, or cluster.address"
+                    f"{_wanted(cfg)}: expected {usable_cores()} or fewer CPUs at once, the cores of this machine, or"
+                    " cluster.address"
                 )
             self._folder = Path(tempfile.mkdtemp(prefix="robotrl-ray-"))
             options |= {
                 "address": "local",
-                "num_cpus": needed,
-                "num_gpus": 0,
+                "num_cpus": cfg.reserved_cpus,
+                # workers act on CPUs, learners have the GPUs that Ray finds
+                "num_gpus": 0 if cfg.learners == 1 else None,
                 "include_dashboard": False,
                 "_temp_dir": str(self._folder),
             }
@@ -213,12 +221,21 @@ def _check_capacity(ray: Any, cfg: ClusterCfg) -> None:
     """
     cpus = sorted(_room(ray, 1).values(), reverse=True)
     held = sum(_room(ray, cfg.cpus).values())
-    if held < cfg.workers:
+    if held < cfg.learners * cfg.workers or sum(cpus) < cfg.reserved_cpus:
         listed = ", ".join(map(str, cpus[:8])) + (" and so on" if len(cpus) > 8 else "")
+        fewer = f"{held} or fewer" if cfg.learners == 1 else f"{sum(cpus)} or fewer CPUs in all"
         raise ConfigError(
-            f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each: expected {held} or fewer, other"
-            f" cluster.cpus, or the cluster.address of more nodes; this cluster's have {listed} CPUs"
+            f"{_wanted(cfg)}: expected {fewer}, other cluster.cpus, or the cluster.address of more nodes; this"
+            f" cluster's have {listed} CPUs"
         )
+
+
+def _wanted(cfg: ClusterCfg) -> str:
+    """Text about the CPUs that a run reserves."""
+    workers = f"cluster.workers is {cfg.workers} with cluster.cpus {cfg.cpus} each"
+    if cfg.learners == 1:
+        return workers
+    return f"cluster.learners is {cfg.learners} with cluster.learner_cpus {cfg.learner_cpus} each, and {workers}"
 
 
 def _first_line(error: BaseException) -> str:

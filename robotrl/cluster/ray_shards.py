@@ -10,6 +10,7 @@ worker, which steps both; once there is room, the guest gets a worker of its own
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import deque
@@ -28,7 +29,7 @@ from robotrl.cluster.ray_worker import (
     packed_state,
     unpacked_state,
 )
-from robotrl.cluster.shard import CollectOrder, ShardRecipe, ShardRollout
+from robotrl.cluster.shard import CollectOrder, ShardRecipe, ShardRollout, shard_seed
 from robotrl.cluster.weights import PublishedWeights, WeightsMessage
 from robotrl.config import ClusterCfg
 from robotrl.errors import ConfigError, RobotrlError, short
@@ -380,10 +381,15 @@ class RayShards:
         ]
 
     def _room(self, slot: _Slot) -> int:
-        """Number of workers that the nodes have room for beside those of other shards of this run."""
-        nodes = self._session.room(self._cfg.cpus)
+        """Number of workers that the nodes have room for beside those of other shards, and other learners, of this run.
+
+        Where other learners and their workers are is not known: their cores count as those of workers.
+        """
+        cfg = self._cfg
+        nodes = self._session.room(cfg.cpus)
         starting = sum(one.next is not None for one in self._slots)
-        return sum(nodes.values()) - len(self._own(slot, nodes)) - starting
+        others = math.ceil((cfg.reserved_cpus - cfg.workers * cfg.cpus) / cfg.cpus)
+        return sum(nodes.values()) - len(self._own(slot, nodes)) - starting - others
 
     def _host(self, slot: _Slot) -> _Slot | None:
         """The shard whose worker takes a lost worker's envs, too; None where there is room for a new worker."""
@@ -458,6 +464,18 @@ class RayShards:
         for slot, reference in [(slot, slot.worker.load.remote(slot.number, slot.snapshot)) for slot in self._slots]:
             try:
                 self._checked(slot, self._answer(reference, self._cfg.timeout_s))
+            except _Lost as lost:
+                self._replace(slot, str(lost))
+
+    def restart(self, seed: int) -> None:
+        """See `ShardRunner.restart`."""
+        for slot in self._slots:
+            slot.orders.clear()
+            slot.snapshot = slot.at = None
+            slot.recipe = slot.recipe._replace(seed=shard_seed(seed, slot.number))
+        for slot, reference in [(slot, self._start(slot, slot.worker)) for slot in self._slots]:
+            try:
+                slot.started = self._checked(slot, self._answer(reference, self._cfg.start_timeout_s))
             except _Lost as lost:
                 self._replace(slot, str(lost))
 

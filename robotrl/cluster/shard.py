@@ -11,6 +11,7 @@ from torch import Tensor
 
 from robotrl.cluster.steps import VERSION, ActingSteps, StepBatch
 from robotrl.cluster.weights import WeightReceiver, WeightsMessage
+from robotrl.engine.distributed import SEEDS
 from robotrl.learners.actor.process import to_numpy
 from robotrl.learners.collection.collectors import ActingCollector, ActingGroups, BehaviorGroups
 from robotrl.learners.parts import restore, saved
@@ -20,6 +21,9 @@ from robotrl.rollout.groups import Trajectories
 from robotrl.rollout.storage import Rollout
 from robotrl.spec import VecSim
 from robotrl.spec.episode_log import HasRunScalars
+
+SHARD_STRIDE = 7_368_787
+"""Difference of seeds between two shards, large so that they do not meet another run's."""
 
 
 class RolloutKind(NamedTuple):
@@ -83,6 +87,11 @@ class ShardRecipe(NamedTuple):
     """Seeds the sim and the samples."""
     torch_threads: int
     """Torch threads, for a shard in another process."""
+
+
+def shard_seed(seed: int, number: int) -> int:
+    """Return the seed of a shard, from that of the first one."""
+    return (seed + number * SHARD_STRIDE) % SEEDS
 
 
 class CollectOrder(NamedTuple):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,11 @@ from robotrl.cli.main import main
 from robotrl.cluster.ray_session import RaySession, end_leftovers
 from robotrl.cluster.ray_worker import source_hash
 from robotrl.config import ActorCfg, ClusterCfg, EvalCfg, SimCfg, TrainCfg, check, from_json, to_json
+from robotrl.engine import distributed
+from robotrl.engine.distributed import DistributedContext
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.policies.gaussian import GaussianCfg
+from robotrl.training import train
 from robotrl.utils.hardware import usable_cores
 from tests.kits.commands import PEG_PPO
 from tests.kits.refusals import raises_naming
@@ -50,11 +54,38 @@ PLAIN = TrainCfg(
         ({"cluster": ClusterCfg("ray"), "actor": ActorCfg(process=True)}, ("actor.process", "ray")),
         ({"algo": replace(PpoCfg(), correction="v-trace")}, ("algo.correction", "v-trace", "vtrace")),
         ({"cluster": ClusterCfg("ray"), "fsdp": True}, ("fsdp", "ray")),
+        ({"cluster": ClusterCfg("ray", learners=0)}, ("cluster.learners", "0")),
+        ({"cluster": ClusterCfg("ray", learners=2, learner_cpus=0)}, ("cluster.learner_cpus", "0")),
+        ({"cluster": ClusterCfg(learners=2)}, ("cluster.learners", "2", "'none'")),
+        ({"cluster": ClusterCfg("ray", learners=2, workers=-1)}, ("cluster.workers", "-1")),
+        (
+            {"cluster": ClusterCfg("ray", learners=2, workers=0, max_staleness=1)},
+            ("cluster.max_staleness", "cluster.workers"),
+        ),
+        ({"cluster": ClusterCfg("ray", learners=2), "device": "cuda:1"}, ("device", "cuda:1", "cluster.learners")),
     ],
 )
 def test_settings_out_of_range_and_pairs_that_do_not_fit(changes: dict[str, Any], named: tuple[str, ...]):
     with raises_naming(ConfigError, *named):
         check(replace(PLAIN, **changes))
+
+
+def test_several_learners_may_have_no_workers_and_spread_their_weights():
+    check(replace(PLAIN, cluster=ClusterCfg("ray", learners=2, workers=0), fsdp=True))
+    check(replace(PLAIN, algo=BcCfg(), cluster=ClusterCfg("ray", learners=2, workers=0)))
+    cluster = ClusterCfg("ray", learners=3, learner_cpus=2, workers=4)
+    assert (cluster.reserved_cpus, cluster.cpus_at_once) == (18, 12)
+    assert ClusterCfg("ray", workers=4, cpus=2).reserved_cpus == ClusterCfg("ray", workers=4, cpus=2).cpus_at_once == 8
+
+
+def test_as_many_processes_as_learners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with raises_naming(ConfigError, "cluster.learners", "2", "one process", "robotrl train"):
+        train(replace(PLAIN, cluster=ClusterCfg("local", learners=2)), tmp_path / "run")
+    world = DistributedContext(0, 2)
+    monkeypatch.setattr(distributed, "joined", lambda timeout_s: nullcontext(world))
+    with raises_naming(ConfigError, "cluster.learners", "1", "WORLD_SIZE", "2"):
+        train(replace(PLAIN, cluster=ClusterCfg("local")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_without_a_cluster_in_its_config_has_none():

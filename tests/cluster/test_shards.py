@@ -76,6 +76,22 @@ def test_shards_have_episodes_of_their_own_and_come_in_the_order_of_the_envs():
     assert "version" not in rollout.record
 
 
+def test_a_learner_that_follows_the_first_one_has_episodes_of_its_own():
+    """Each learner of several has shards, and the checkpoint has those of the first one."""
+    first = built("ppo", TWO)
+    state = state_after(first, 2)["collector"]
+    rollout = first._collector.rollout(16)
+    seen = []
+    for seed in (11, 11, 12):
+        collector = built("ppo", TWO)._collector
+        collector.follow(state, seed)
+        assert collector.env_steps == state["env_steps"]
+        seen.append(collector.rollout(16).obs["walk"])
+    assert torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
+    assert not torch.equal(seen[0], rollout.obs["walk"])
+    assert not torch.equal(seen[0][:, :16], seen[0][:, 16:])
+
+
 def test_a_run_in_shards_goes_on_exactly():
     whole = state_after(built("ppo", TWO), 4)
     half = state_after(built("ppo", TWO), 2)

@@ -83,6 +83,7 @@ MAY_IMPORT = {
     "training": LEARN | {"policies", "engine", "learners", "rewards", "memory_estimate", "sims.wrapper", "cluster"},
     # jobs on the nodes of a cluster
     "cluster.ray_jobs": {"config", "errors", "jobs", "cluster"},
+    "cluster.ray_learners": {"config", "errors", "jobs", "cluster", "run.locking"},
     # rollouts on several workers, beside the training loop
     "cluster": LEARN | {"engine", "learners"},
     "deploy": BASE | {"utils"},

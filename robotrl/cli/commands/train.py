@@ -115,8 +115,11 @@ def main(argv: Sequence[str]) -> int:
         args = parse(Resume, COMMAND, argv)
         _loading(f"--resume {args.resume}")
         hooks = _callbacks(args)
-        from robotrl.training import resume
+        from robotrl.run.directory import Run
+        from robotrl.training import config_of, resume
 
+        if _alone() and _placed_by_ray(config := config_of(Run.open(args.resume))):
+            return _train_on_ray(config, argv, args.resume)
         _tell(resume(args.resume, hooks, accept_changed_inputs=args.accept_changed_inputs))
         return 0
     seeds, argv = _seeds(argv)
@@ -132,12 +135,54 @@ def main(argv: Sequence[str]) -> int:
     from robotrl.run.free_path import free_run_dir
     from robotrl.training import train
 
+    run_dir = free_run_dir(names.run_name) if flags.run_dir is None else flags.run_dir
+    if _alone() and _placed_by_ray(config):
+        from robotrl.config import check, resolved
+
+        check(resolved(config))
+        command = argv if flags.run_dir is not None else [*argv, "--run-dir", str(run_dir)]
+        return _train_on_ray(config, command, run_dir)
     try:
-        path = train(config, free_run_dir(names.run_name) if flags.run_dir is None else flags.run_dir, hooks)
+        path = train(config, run_dir, hooks)
     except CapabilityError as error:
         raise _with_fitting_policy(error, names, config) from error
     _tell(path)
     return 0
+
+
+def _alone() -> bool:
+    """True if nobody started this process as one of several that learn together."""
+    return "WORLD_SIZE" not in os.environ
+
+
+def _placed_by_ray(config: Any) -> bool:
+    """True if Ray starts the processes that train this config."""
+    from robotrl.config import TrainCfg
+
+    return isinstance(config, TrainCfg) and config.cluster.name == "ray" and config.cluster.learners > 1
+
+
+def _train_on_ray(config: Any, command: Sequence[str], run_dir: Path) -> int:
+    """Let learners that Ray places run a command of this program; returns the exit code.
+
+    Args:
+        config: the run's config.
+        command: arguments of `robotrl train`.
+        run_dir: the run's directory.
+    """
+    from robotrl.cluster.ray_learners import RayLearners
+    from robotrl.run.locking import StopSignals
+
+    signals = StopSignals()
+    with contextlib.closing(RayLearners(config, command, run_dir)) as learners:
+        signals.install()
+        try:
+            code = learners.run(signals)
+        finally:
+            signals.restore()
+    if code == 0:
+        _tell(run_dir)
+    return code
 
 
 def _help(names: ChosenNames, argv: Sequence[str]) -> str:
