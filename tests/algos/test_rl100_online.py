@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,15 @@ import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
 from robotrl.algos.flow_sde import policy_loss
 from robotrl.algos.rl100_online import Rl100OnlineCfg
+from robotrl.cli.main import main
 from robotrl.errors import ConfigError, DataError
+from robotrl.registry import SIMS
 from robotrl.run.critic_checkpoint import write_critic
+from robotrl.run.logs import read_scalars
+from robotrl.run.policy_checkpoint import load_policy
 from tests.algos.test_ppo import Watched
+from tests.kits.improve_kit import SIM
+from tests.kits.paths_kit import ROOT
 from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
@@ -95,3 +103,45 @@ def test_what_does_not_fit_is_refused(offline: Any, tmp_path: Path) -> None:
     write_critic(tmp_path / "other", tree, 1)
     with pytest.raises(DataError, match="has no state value: expected a run of rl100"):
         replace(CFG, init_critic=str(tmp_path / "other")).build(kit.setup(kit.flow()))
+
+
+TINY = {
+    "bc": "--policy.hidden 32 32 --policy.horizon 2 --policy.denoising-steps 3 --algo.updates 100",
+    "rl100-online": "--algo.env-steps 512 --algo.num-steps 8 --algo.critic-warmup-env-steps 0",
+    "distill": "--algo.updates 20",
+}
+OFFLINE = {"critic_updates": 150, "updates": 150, "updates_per_iteration": 25, "lr": 0.003, "clip_coef": 0.1}
+OFFLINE |= {"critic_lr": 0.003, "dynamics.updates": 50, "dynamics.hidden": "[32,32]", "margin": 0.001, "gamma": 0.9}
+
+
+def test_the_commands_of_the_page_run_from_demonstrations_to_the_student(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each stage begins from what the one before it wrote; the walk stands for the sim, with one round."""
+    monkeypatch.setitem(SIMS._rows, SIM, "tests.kits.walk_sim:make")
+    monkeypatch.chdir(tmp_path)
+    off.write_random_walks(tmp_path / "demos", episodes=60)
+    page = (ROOT / "docs/algorithms/rl100.md").read_text()
+    block = re.findall(r"## The whole chain\n\n```sh\n(.*?)```", page, re.DOTALL)[0]
+    made, *commands = block.replace("mujoco/peg-insert", SIM).replace("round-3", "round-1").splitlines()
+    assert made.startswith("robotrl demos") and "--out demos" in made and len(commands) == 4
+    for command in commands:
+        words = shlex.split(command)[1:]
+        if words[0] == "improve":
+            words[words.index("--rounds") + 1] = "1"
+            words[words.index("--collect-episodes") + 1] = "60"
+            words += [f"algo.{name}={value}" for name, value in OFFLINE.items()] + ["algo.engine=eager"]
+        else:
+            algo = words[words.index("--algo") + 1]
+            words += shlex.split(f"{TINY[algo]} --algo.engine eager --evaluation.episodes 0 --sim.num-envs 8")
+            words += ["--algo.gamma", "0.9"] if algo == "rl100-online" else []
+        assert main(words) == 0, capsys.readouterr()
+    assert "The new policy is better: " in capsys.readouterr().out
+    scalars = {
+        name: read_scalars(tmp_path / name / "scalars.jsonl") for name in ("improved/round-1/fit/run", "runs/online")
+    }
+    offline, online = scalars.values()
+    assert max(line.get("gate/accepted", 0.0) for line in offline) == 1.0 and "dynamics/heldout_error" in offline[7]
+    assert "ratio_error" in online[0]
+    student = load_policy(tmp_path / "runs/student")
+    assert student.denoising_steps == 1

@@ -43,7 +43,8 @@ def check_finite(found: StateChanges, what: str) -> None:
         if len(bad):
             place = tuple(bad[0].tolist())
             raise DataError(
-                f"{what}: the {name} of chunk {place[0]} has {float(x[place]):g} at {place[1:]}: expected finite numbers"
+                f"{what}: the {name} of chunk {place[0]} has {float(x[place]):g} at {place[1:]}: expected finite"
+                " numbers"
             )
 
 
