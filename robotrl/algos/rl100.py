@@ -2,8 +2,10 @@
 
 Critics of IQL learn from the logs, failures included. Then an old policy, which is frozen, samples noisy chains in
 logged states; the chunk at a chain's end has an advantage by the critics, and each step of the chain has a ratio. No
-action of the logs is cloned, and no sim is stepped. A gate judges each iteration's updates by the critics: either the
-policy becomes the old one, or all its updates are undone.
+action of the logs is cloned, and no sim is stepped. A gate judges each iteration's updates by the critics, in logged
+states or along steps of learned dynamics: either the policy becomes the old one, or all its updates are undone.
+
+The online stage is `robotrl.algos.rl100_online`.
 """
 
 from __future__ import annotations
@@ -311,20 +313,22 @@ class Rl100Learner(Learner):
         value, decode = self._value(), sampler_of(self.policy).sample
         # the same draws for all policies
         draws = torch.Generator().manual_seed(self._seed)
+
+        def move(ctx: Tensor, chunk: Tensor) -> Tensor:
+            assert self._dynamics is not None, "one step needs no model"
+            model = self._dynamics.model
+            network = torch.randint(len(model.elites), (len(ctx),), generator=draws).to(ctx.device)
+            noise = torch.randn(ctx.shape, generator=draws).to(ctx)
+            return model.step(ctx, self._loss.executed(chunk), network, noise)
+
         total = 0.0
-        for index, noise in zip(self._gate_frames.split(BLOCK), self._gate_noise.split(BLOCK), strict=True):
+        for index, first in zip(self._gate_frames.split(BLOCK), self._gate_noise.split(BLOCK), strict=True):
+
+            def act(ctx: Tensor, step: int, first: Tensor = first) -> Tensor:
+                noise = torch.randn(first.shape, generator=draws) if step else first
+                return decode(ctx, noise.to(ctx))
+
             ctx = self._loss.old.encode(self._observed(index))
-
-            def act(at: Tensor, step: int, first: Tensor = noise) -> Tensor:
-                return decode(at, (torch.randn(first.shape, generator=draws) if step else first).to(at))
-
-            def move(at: Tensor, chunk: Tensor) -> Tensor:
-                assert self._dynamics is not None, "one step needs no model"
-                model = self._dynamics.model
-                network = torch.randint(len(model.elites), (len(at),), generator=draws).to(at.device)
-                noise = torch.randn(at.shape, generator=draws).to(at)
-                return model.step(at, self._loss.executed(chunk), network, noise)
-
             total += float(value_along(ctx, self.cfg.gate_steps, act, value, move).sum())
         return total / len(self._gate_frames)
 

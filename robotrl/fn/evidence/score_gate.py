@@ -56,8 +56,8 @@ def score_evidence(scores: NDArray[np.float64], success: NDArray[np.float64]) ->
     """
     if len(scores) != len(success):
         raise ValueError(f"{len(scores)} scores of policies and {len(success)} success rates: expected as many")
-    told = len(success) >= 3 and np.ptp(success) > 0
-    return ScoreEvidence(rank_correlation(scores, success) if told else None, len(success))
+    comparable = len(success) >= 3 and np.ptp(success) > 0
+    return ScoreEvidence(rank_correlation(scores, success) if comparable else None, len(success))
 
 
 def evidence_of_log(lines: Iterable[Mapping[str, float]]) -> ScoreEvidence:
