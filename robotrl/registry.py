@@ -280,6 +280,7 @@ ALGORITHMS = Table(
         "reinflow": "robotrl.algos.reinflow:ReinFlowCfg",
         "residual": "robotrl.algos.residual:ResidualCfg",
         "rl100": "robotrl.algos.rl100:Rl100Cfg",
+        "rl100-online": "robotrl.algos.rl100_online:Rl100OnlineCfg",
         "rlpd": "robotrl.algos.rlpd:RlpdCfg",
         "sac": "robotrl.algos.sac:SacCfg",
         "td3-bc": "robotrl.algos.td3_bc:Td3BcCfg",

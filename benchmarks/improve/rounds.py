@@ -69,7 +69,7 @@ def run_cell(plan: Rounds, clone: Clone) -> dict[str, Any]:
             }
         )
     last, base = success(improved.state.policy), success(str(clone.run))
-    result = {
+    result: dict[str, Any] = {
         "base": rate(base),
         "success": rate(last),
         "verdict": verdict(last, base),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from robotrl.algos.residual_step import PerStepCfg, StepResidualLearner, StepResidualLoss, falling_share
+from robotrl.algos.residual_forms.per_step import PerStepCfg, StepResidualLearner, StepResidualLoss, falling_share
 from robotrl.engine.engine import Context, EngineMode, LossOut, ParameterGroup
 from robotrl.engine.minibatches import part
 from robotrl.errors import ConfigError, check_at_least, check_decay, check_number, check_positive, out_of_range, unknown

@@ -2,8 +2,10 @@
 
 Critics of IQL learn from the logs, failures included. Then an old policy, which is frozen, samples noisy chains in
 logged states; the chunk at a chain's end has an advantage by the critics, and each step of the chain has a ratio. No
-action of the logs is cloned, and no sim is stepped. A gate judges each iteration's updates by the critics: either the
-policy becomes the old one, or all its updates are undone.
+action of the logs is cloned, and no sim is stepped. A gate judges each iteration's updates by the critics, in logged
+states or along steps of learned dynamics: either the policy becomes the old one, or all its updates are undone.
+
+The online stage is `robotrl.algos.rl100_online`.
 """
 
 from __future__ import annotations
@@ -27,14 +29,19 @@ from robotrl.fn import chain
 from robotrl.fn.advantage import normalize
 from robotrl.fn.candidates.proposals import sampler_of
 from robotrl.fn.candidates.select import Value
-from robotrl.fn.evidence.score_gate import ScoreGate
+from robotrl.fn.dynamics.along import value_along
 from robotrl.learners.critics.chunk_critic import CriticSizes, Reduction, reduced
+from robotrl.learners.critics.gate_record import GateRecord
 from robotrl.learners.critics.heldout import quality_on
 from robotrl.learners.critics.iql_critic import iql_critic_loss, iql_values
 from robotrl.learners.critics.logs import read_logs
-from robotrl.learners.critics.stored import critic_tree, matter_of
+from robotrl.learners.critics.stored import critic_tree, matter_of, state_value_tree
 from robotrl.learners.denoising import start_from
 from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, step_log_prob
+from robotrl.learners.dynamics.cfg import DynamicsCfg
+from robotrl.learners.dynamics.ensemble import StateChanges
+from robotrl.learners.dynamics.fit import DynamicsFit
+from robotrl.learners.dynamics.stored import dynamics_tree
 from robotrl.learners.learner import Learner, Setup
 from robotrl.learners.off_policy import ActionNormalizer, batch_rows, critics_of, no_clip, updates_per_call
 from robotrl.learners.parts import Part
@@ -45,8 +52,9 @@ from robotrl.policies.q import QEnsemble
 from robotrl.rollout.compatibility import check_fit
 from robotrl.spec import LearnerCfg, MemoryNeeds, TrainDefaults, reads
 
-CRITIC, POLICY = "critic", "policy"
-"""Phases of the engine: first all updates of the critics, then those of the policy."""
+CRITIC, DYNAMICS, POLICY = "critic", "dynamics", "policy"
+"""Stages of a run, in order; the first and the last are phases of the engine, the dynamics have an engine of their
+own."""
 REWARDS = ("stored", "success")
 REDUCTION: Reduction = "min"
 """Value of a chunk by the critics, as in IQL."""
@@ -120,42 +128,6 @@ class Rl100Loss(LossModule):
 # update
 
 
-class GateRecord:
-    """Score of the old policy, and scalars that stay until the next decision."""
-
-    def __init__(self) -> None:
-        self.score: float | None = None
-        """J of the old policy; None before the policy learns."""
-        self.start = 0.0
-        """J of the policy that the run began with."""
-        self.scalars: dict[str, float] = {}
-
-    def begin(self, score: float) -> None:
-        """Take the score of the policy that the run begins with."""
-        self.score = self.start = score
-
-    def judge(self, after: float, margin: float) -> bool:
-        """Decide on an iteration's updates; True if they stay."""
-        assert self.score is not None, "the policy of before is scored first"
-        found = ScoreGate.of(self.score, after, margin)
-        self.score = found.after if found.accepted else found.before
-        self.scalars = {
-            "gate/score": found.after,
-            "gate/before": found.before,
-            "gate/accepted": float(found.accepted),
-            "gate/gain": self.score - self.start,
-        }
-        return found.accepted
-
-    def state(self) -> dict[str, Any]:
-        """State for an exact resume."""
-        return {"score": self.score, "start": self.start, "scalars": dict(self.scalars)}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
-        self.score, self.start, self.scalars = state["score"], state["start"], dict(state["scalars"])
-
-
 class Rl100Learner(Learner):
     """Trains critics on logged episodes, then the policy by its own chains in their states; see `Rl100Cfg`.
 
@@ -186,6 +158,7 @@ class Rl100Learner(Learner):
         self.policy: Any = copy.deepcopy(model) if cfg.ema else model
         self._loss = Rl100Loss(model, cfg).to(setup.device)
         self._matter = matter_of(model, CriticSizes.of(cfg), cfg.gamma)
+        self._stages = self._stages_of(cfg)
         self._engine = Engine(
             self._loss,
             (
@@ -199,6 +172,7 @@ class Rl100Learner(Learner):
             threads=setup.update_threads,
             eps=1e-8,
         )
+        self._seed = setup.seed
         self._generator = torch.Generator().manual_seed(setup.seed)
         self._unit = ActionNormalizer.of_policy(model)
         self._device = setup.device
@@ -206,8 +180,8 @@ class Rl100Learner(Learner):
         self._gate_frames = self._gate_frames_of_logs()
         self._quality: dict[str, float] = {}
         self._gate = GateRecord()
-        self._critic_iterations = math.ceil(cfg.critic_updates / cfg.updates_per_iteration)
-        self.iterations = self._critic_iterations + math.ceil(cfg.updates / cfg.updates_per_iteration)
+        self._dynamics = self._dynamics_of_logs(setup) if cfg.gate_steps > 1 else None
+        self.iterations = sum(math.ceil(count / cfg.updates_per_iteration) for count in self._stages.values())
         # all policies are scored with the same noise, so that the difference of two scores has less of it
         noise = torch.Generator().manual_seed(setup.seed)
         self._gate_noise = torch.randn((len(self._gate_frames), *sampler_of(model).noise_shape), generator=noise)
@@ -223,20 +197,54 @@ class Rl100Learner(Learner):
         count = min(self.cfg.gate_states, len(frames))
         return frames[(torch.arange(count) * len(frames)) // count]
 
+    def _dynamics_of_logs(self, setup: Setup) -> DynamicsFit:
+        """Dynamics of the logs' states, which the policy's encoder makes: it never changes in a run."""
+        learned, held = (self._changes(frames) for frames in (self._learned, self._logs.frames(True)))
+        return DynamicsFit(self.cfg.dynamics, learned, held, setup.seed, setup.device)
+
+    @torch.no_grad()
+    def _changes(self, frames: Tensor) -> StateChanges:
+        """Whole chunks from frames (M,) that did not end their episode: logs do not hold the state after its end."""
+        found, encode = list[StateChanges](), self._loss.old.encode
+        for index in frames.split(BLOCK):
+            rows = self._logs.replay.view(index, self.model.horizon, self.cfg.gamma)
+            some = (rows.steps == self.model.horizon) & ~rows.terminated & ~rows.truncated
+            ctx, next_ctx = (
+                encode({key: obs[key][some].to(self._device) for key in self.model.observation_spec}).cpu()
+                for obs in (rows.obs, rows.next_obs)
+            )
+            chunk = self._loss.executed(self._unit(rows.chunk[some]).to(self._device)).cpu()
+            found.append(StateChanges(ctx, chunk, next_ctx))
+        return StateChanges(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+    @staticmethod
+    def _stages_of(cfg: Rl100Cfg) -> dict[str, int]:
+        """Number of updates of each stage, in order."""
+        dynamics = cfg.dynamics.updates if cfg.gate_steps > 1 else 0
+        return {CRITIC: cfg.critic_updates, DYNAMICS: dynamics, POLICY: cfg.updates}
+
+    def _next(self) -> tuple[str, int]:
+        """Stage of the next iteration, and its number of updates."""
+        end = 0
+        for stage, updates in self._stages.items():
+            end += updates
+            if self.updates < end:
+                return stage, min(self.cfg.updates_per_iteration, end - self.updates)
+        raise RuntimeError("all updates were made: expected at most `iterations` iterations")
+
     def iterate(self) -> dict[str, float]:
-        """Run updates of the critics or, after these, of the policy; returns scalars to log."""
-        cfg = self.cfg
+        """Run updates of the critics, then of the dynamics, then of the policy; returns scalars to log."""
+        stage, count = self._next()
         self.iteration += 1
-        step = self.iteration - 1
-        if step < self._critic_iterations:
-            count = min(cfg.updates_per_iteration, cfg.critic_updates - self.updates)
+        if stage == CRITIC:
             info = means(self._run(self._critic_rows, count, CRITIC))
+            self._quality = quality_on(self._logs, self._value_of, self.cfg.gamma)
+        elif stage == DYNAMICS:
+            assert self._dynamics is not None, "the stage has no updates without dynamics"
+            info = self._dynamics.fit(count, f"iteration {self.iteration}")
         else:
-            count = min(cfg.updates_per_iteration, cfg.critic_updates + cfg.updates - self.updates)
             info = self._improve(count)
         self.updates += count
-        if self.iteration <= self._critic_iterations:
-            self._quality = quality_on(self._logs, self._value_of, cfg.gamma)
         return info | self._quality | self._gate.scalars | {"updates": float(self.updates)}
 
     def _improve(self, count: int) -> dict[str, float]:
@@ -302,12 +310,27 @@ class Rl100Learner(Learner):
 
     @torch.no_grad()
     def _score(self) -> float:
-        """J: mean value of the chunks that the policy, as it is saved, makes in the held-out states."""
+        """J: mean value of the policy, as it is saved, from the held-out states; see `value_along`."""
         value, decode = self._value(), sampler_of(self.policy).sample
+        # the same draws for all policies
+        draws = torch.Generator().manual_seed(self._seed)
+
+        def move(ctx: Tensor, chunk: Tensor) -> Tensor:
+            assert self._dynamics is not None, "one step needs no model"
+            model = self._dynamics.model
+            network = torch.randint(len(model.elites), (len(ctx),), generator=draws).to(ctx.device)
+            noise = torch.randn(ctx.shape, generator=draws).to(ctx)
+            return model.step(ctx, self._loss.executed(chunk), network, noise)
+
         total = 0.0
-        for index, noise in zip(self._gate_frames.split(BLOCK), self._gate_noise.split(BLOCK), strict=True):
+        for index, first in zip(self._gate_frames.split(BLOCK), self._gate_noise.split(BLOCK), strict=True):
+
+            def act(ctx: Tensor, step: int, first: Tensor = first) -> Tensor:
+                noise = torch.randn(first.shape, generator=draws) if step else first
+                return decode(ctx, noise.to(ctx))
+
             ctx = self._loss.old.encode(self._observed(index))
-            total += float(value(ctx, decode(ctx, noise.to(self._device))).double().sum())
+            total += float(value_along(ctx, self.cfg.gate_steps, act, value, move).sum())
         return total / len(self._gate_frames)
 
     @torch.no_grad()
@@ -322,8 +345,10 @@ class Rl100Learner(Learner):
         return self._loss.value(self._engine.averages("critic."))
 
     def critic_tree(self) -> dict[str, Any]:
-        """See `Learner.critic_tree`: the averaged critics."""
-        return critic_tree(self._matter, self._engine.averages("critic."), REDUCTION, self._quality)
+        """See `Learner.critic_tree`: the averaged critics, the state value, and the dynamics if there are any."""
+        tree = critic_tree(self._matter, self._engine.averages("critic."), REDUCTION, self._quality)
+        tree |= state_value_tree(self._loss.state_value)
+        return tree if self._dynamics is None else tree | dynamics_tree(self._dynamics.model)
 
     def parts(self) -> dict[str, Part]:
         """See `Learner.parts`. The datasets are not saved; they are read again."""
@@ -332,6 +357,7 @@ class Rl100Learner(Learner):
             "policy": self.policy,
             "engine": self._engine,
             "gate": self._gate,
+            "dynamics": self._dynamics,
             "generator": self._generator,
         }
 
@@ -371,7 +397,12 @@ class Rl100Cfg(LearnerCfg):
     margin: float = 0.01
     """Least rise of the score J that the gate accepts, as a fraction of |J| before; 0 or more."""
     gate_states: int = 2_048
-    """Most held-out states in which the gate scores the policy."""
+    """Most held-out states from which the gate scores the policy."""
+    gate_steps: int = 1
+    """Decisions over which the gate sums the critics' values. 1: that of the first decision; more: along the steps of
+    dynamics that learn from the logs, as published (20)."""
+    dynamics: DynamicsCfg = field(default_factory=DynamicsCfg)
+    """The dynamics, where `gate_steps` is above 1."""
     demos: str | None = field(default=None, metadata=reads("dataset"))
     """Directory of demonstrations beside the logs: the critics learn from them, and chains are sampled in their states,
     too."""
@@ -415,7 +446,7 @@ class Rl100Cfg(LearnerCfg):
 
     def check(self) -> None:
         """See `LearnerCfg.check`."""
-        for name in ("critic_updates", "updates_per_iteration", "gate_states", "num_critics"):
+        for name in ("critic_updates", "updates_per_iteration", "gate_states", "gate_steps", "num_critics"):
             check_at_least(f"algo.{name}", getattr(self, name), 1)
         # the advantages of one row cannot be normalized
         check_at_least("algo.batch", self.batch, 2)
@@ -423,6 +454,7 @@ class Rl100Cfg(LearnerCfg):
         for name in ("lr", "critic_lr", "std_floor", "clip_coef"):
             check_positive(f"algo.{name}", getattr(self, name))
         check_number("algo.margin", self.margin, 0.0, 1e6)
+        self.dynamics.check()
         check_decay("algo.ema", self.ema)
         if self.max_grad_norm is not None:
             check_positive("algo.max_grad_norm", self.max_grad_norm)

@@ -33,7 +33,7 @@ MOST_SET = (
     "device",
 )
 """Fields of the page, in its order; those that a config lacks are left out."""
-PAGES = {"dsrl-na": "dsrl", "pretrain": "pretraining"}
+PAGES = {"dsrl-na": "dsrl", "pretrain": "pretraining", "rl100-online": "rl100"}
 """Algorithms whose page has another name: it is `docs/algorithms/NAME.md`."""
 WIDEST = 100
 UNSET = re.compile(r"\(default: None\)")

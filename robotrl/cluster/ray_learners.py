@@ -115,7 +115,7 @@ class RayLearners:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         cfg = self._cfg
-        each = {"CPU": cfg.learner_cpus} | ({"GPU": self._gpus} if self._gpus else {})
+        each = {"CPU": float(cfg.learner_cpus)} | ({"GPU": float(self._gpus)} if self._gpus else {})
         self._group = placement_group([each] * cfg.learners)
         if not self._group.wait(cfg.start_timeout_s):
             free = self._ray.available_resources()

@@ -12,7 +12,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,7 @@ from robotrl.learners.on_policy import (
     update_scalars,
 )
 from robotrl.learners.parts import Part
+from robotrl.policies.networks.mlp import Activation
 from robotrl.policies.networks.value import Critic
 from robotrl.rollout.collector import Collector, Decision
 from robotrl.rollout.compatibility import check_fit
@@ -114,8 +115,12 @@ class ChainCfg(LearnerCfg):
         return MemoryNeeds(self.minibatch, self.microbatch, True, self.num_steps, bool(self.ema), self.bf16)
 
 
-MakeCritic = Callable[[Any], Critic]
-"""Function from the policy that is fine-tuned to a critic of its contexts."""
+class MakeCritic(Protocol):
+    """Factory of the critic of a policy's contexts."""
+
+    def __call__(self, policy: Any, activation: Activation = "silu") -> Critic:
+        """Make the critic of the policy that is fine-tuned."""
+        ...
 
 
 class ActorTerms(NamedTuple):
@@ -364,8 +369,9 @@ class ChainLearner(Learner):
         self._privileged = ObsNormalizer(specs, self.world)
         kind = next(policy.parameters())
 
-        def make_critic(tuned: Any) -> Critic:
-            return Critic(tuned.context_width, specs, self._privileged.transforms(), cfg.critic_hidden)
+        def make_critic(policy: Any, activation: Activation = "silu") -> Critic:
+            transforms = self._privileged.transforms()
+            return Critic(policy.context_width, specs, transforms, cfg.critic_hidden, activation)
 
         self.loss = make_loss(policy, make_critic).to(dtype=kind.dtype, device=kind.device)
         model = self.loss.policy

@@ -16,7 +16,7 @@ from torch import Tensor
 import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
 from robotrl.algos.bc import BcCfg
-from robotrl.algos.residual_step import BASE, BOTH, CRITIC, NEXT_BASE, PerStepCfg, explored, known_or_first
+from robotrl.algos.residual_forms.per_step import BASE, BOTH, CRITIC, NEXT_BASE, PerStepCfg, explored, known_or_first
 from robotrl.config import ActorCfg
 from robotrl.datasets.writer import DatasetWriter
 from robotrl.engine.engine import Context

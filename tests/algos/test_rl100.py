@@ -13,10 +13,11 @@ import torch
 import tests.kits.learner_kit as kit
 import tests.kits.off_policy_kit as off
 from robotrl.algos.flow_sde import policy_loss
-from robotrl.algos.rl100 import POLICY, GateRecord, chunk_advantage
+from robotrl.algos.rl100 import POLICY, Rl100Cfg, chunk_advantage
 from robotrl.engine.engine import Context
 from robotrl.errors import CapabilityError, ConfigError
 from robotrl.fn.loss import ppo_clip
+from robotrl.learners.critics.gate_record import GateRecord
 from robotrl.learners.critics.iql_critic import IqlValues, iql_critic_loss
 from robotrl.learners.denoising_sampling import chain_log_prob, step_log_prob
 from tests.kits.refusals import raises_naming
@@ -117,14 +118,14 @@ def everything(learner: Any) -> dict[str, Any]:
     return kit.snapshot(moved | {"engine": learner._engine.state()})
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_bad_update_is_undone_bit_for_bit(data: Path, seed: int) -> None:
+@pytest.mark.parametrize(("cfg", "seed"), [*((CFG, seed) for seed in range(5)), (off.ALONG, 0), (off.ALONG, 1)])
+def test_a_bad_update_is_undone_bit_for_bit(data: Path, cfg: Rl100Cfg, seed: int) -> None:
     """A good iteration first, so that moments and averages are not 0; then a learning rate 100 times as large, uphill
     on the loss: on a walk whose best action is a bound, a leap alone may well land there.
     """
-    good = replace(CFG, updates=20, updates_per_iteration=10)
+    good = replace(cfg, updates=20, updates_per_iteration=10)
     learner: Any = good.build(off.setup(None, data, kit.flow(), seed))
-    off.run(learner, 3)
+    off.run(learner, learner.iterations - 1)
     before, score, updates = everything(learner), learner._gate.score, learner.updates
     learner._loss._cfg = replace(good, lr=100 * CFG.lr)
     rows_of = learner._policy_rows
@@ -134,6 +135,50 @@ def test_a_bad_update_is_undone_bit_for_bit(data: Path, seed: int) -> None:
     assert kit.same(everything(learner), before)
     assert learner._gate.score == score and learner.updates == updates + 10
     assert any(bool((x != 0).any()) for name, x in before["engine"].items() if name in ("first", "second"))
+
+
+def test_one_step_is_the_value_of_the_first_decision(data: Path) -> None:
+    learner = built(data, critic_updates=4)
+    learner.iterate()
+    value, ctx = learner._value(), learner._loss.old.encode(learner._observed(learner._gate_frames))
+    with torch.no_grad():
+        expected = value(ctx, learner.policy.decode(ctx, learner._gate_noise)).double().mean().item()
+    assert learner._score() == pytest.approx(expected, rel=1e-12)
+    assert learner._dynamics is None and "dynamics" not in learner.critic_tree()
+
+
+class Doubling(torch.nn.Module):
+    """A model of two networks under which the place doubles, whatever is done."""
+
+    elites = torch.arange(2)
+
+    def step(self, ctx: torch.Tensor, chunk: torch.Tensor, network: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        assert chunk.shape[1:] == (2, 1) and chunk.abs().max() <= 1 and network.max() <= 1 and len(noise) == len(ctx)
+        return torch.cat([2 * ctx[:, :1], ctx[:, 1:]], 1)
+
+
+def test_the_score_along_three_steps_by_hand(data: Path) -> None:
+    """With the place as the value and a model that doubles it, J is the mean of x + 2 x + 4 x."""
+    learner = built(data, gate_steps=3, dynamics=off.ALONG.dynamics)
+    learner._dynamics.model = Doubling()
+    learner._value = lambda: lambda ctx, chunk: ctx[:, 0]
+    x = learner._loss.old.encode(learner._observed(learner._gate_frames))[:, 0].double()
+    assert learner._score() == pytest.approx(7 * x.mean().item(), rel=1e-6)
+
+
+def test_the_gate_along_a_model_learns_the_logs_dynamics(data: Path) -> None:
+    """The stages are critics, dynamics, policy; chunks that ended their episode are no data."""
+    learner = built(data, gate_steps=3, dynamics=replace(off.ALONG.dynamics, updates=60))
+    learned = learner._dynamics._learned
+    # the place moves by the sum of two executed actions: the logs' x is normalized to itself, the time to (t - 3) / 2
+    assert torch.allclose(learned.next_ctx[:, 0], learned.ctx[:, 0] + learned.chunk.sum((1, 2)), atol=1e-5)
+    assert torch.allclose(learned.next_ctx[:, 1], learned.ctx[:, 1] + 1.0, atol=1e-5)
+    log = off.run(learner, learner.iterations)
+    assert learner.iterations == 2 + 6 + 3 and learner.updates == 20 + 60 + 30
+    assert "dynamics/nll" in log[2] and "gate/score" not in log[7] and "gate/score" in log[8]
+    assert log[7]["dynamics/heldout_error"] < 0.5
+    assert learner._score() == learner._score()
+    assert "dynamics" in learner.critic_tree() and "state_value" in learner.critic_tree()
 
 
 def test_an_accepted_update_makes_a_new_old_policy(data: Path) -> None:
@@ -153,13 +198,13 @@ def test_the_record_keeps_the_score_of_the_policy_that_stays() -> None:
     assert record.scalars == {"gate/score": 3.5, "gate/before": 3.0, "gate/accepted": 0.0, "gate/gain": 1.0}
 
 
-@pytest.mark.parametrize("at", [1, 3])
-def test_it_resumes_exactly_in_both_stages(data: Path, at: int) -> None:
-    learner = built(data)
+@pytest.mark.parametrize(("cfg", "at"), [(CFG, 1), (CFG, 3), (off.ALONG, 3), (off.ALONG, 5)])
+def test_it_resumes_exactly_in_all_stages(data: Path, cfg: Rl100Cfg, at: int) -> None:
+    learner: Any = cfg.build(off.setup(None, data, kit.flow()))
     off.run(learner, at)
     state = kit.snapshot(learner.state())
     expected = off.run(learner, 2)
-    resumed: Any = CFG.build(off.setup(None, data, copy.deepcopy(learner.policy))._replace(resumed=True))
+    resumed: Any = cfg.build(off.setup(None, data, copy.deepcopy(learner.policy))._replace(resumed=True))
     resumed.load(state)
     assert off.run(resumed, 2) == expected
     assert kit.same(kit.snapshot(resumed.state()), kit.snapshot(learner.state()))
@@ -182,6 +227,7 @@ def test_what_cannot_work_is_refused(data: Path, tmp_path: Path) -> None:
         ("noise", 0.0, 0),
         ("std_floor", 0.0, 0),
         ("margin", -0.1, 0),
+        ("gate_steps", 0, 1),
         ("rewards", "scaled", "stored"),
     ):
         with raises_naming(ConfigError, f"algo.{field}", value if isinstance(value, float | int) else "", expected):

@@ -19,6 +19,7 @@ from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.grpo import GrpoCfg
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.algos.rl100_online import Rl100OnlineCfg
 from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.cli.main import main
 from robotrl.config import ClusterCfg
@@ -54,12 +55,13 @@ METHODS: dict[str, tuple[Any, Any, Any]] = {
     "flow-noise": (FlowNoiseCfg(**SMALL), kit.flow, None),
     "dppo": (DppoCfg(**SMALL, tuned_steps=2, bc_coef=0.1), kit.diffusion, None),
     "flow-sde": (FlowSdeCfg(**SMALL), kit.flow, None),
+    "rl100-online": (Rl100OnlineCfg(**SMALL), kit.flow, None),
     "vla-rl": (VlaRlCfg(**SMALL, lr=1e-2, warmup=0), walk_tokens, None),
     "grpo": (GrpoCfg(**GROUPS), walk_tokens, None),
     "flow-grpo": (FlowGrpoCfg(**GROUPS), kit.flow, None),
 }
 """Settings, a policy to start from, a policy to make."""
-CHAINS = ("reinflow", "flow-noise", "dppo", "flow-sde")
+CHAINS = ("reinflow", "flow-noise", "dppo", "flow-sde", "rl100-online")
 GROUPED = ("grpo", "flow-grpo")
 
 
@@ -165,7 +167,7 @@ def test_a_chain_is_weighted_by_the_ratio_of_the_policies_in_the_units_of_its_ow
     with torch.no_grad():
         obs = {key: x[rollout.valid] for key, x in rollout.obs.items()}
         proximal = learner.loss.log_prob(rows, learner.loss.policy.encode(obs))
-    steps = {"dppo": (2,), "flow-sde": (3,)}.get(name, ())
+    steps = {"dppo": (2,), "flow-sde": (3,), "rl100-online": (3,)}.get(name, ())
     assert proximal.shape == rows["log_prob"].shape == (len(batch.advantage), *steps)
     ratio = proximal - rows["log_prob"]
     assert ratio.abs().max() > 1e-5

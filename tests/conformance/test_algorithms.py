@@ -26,6 +26,7 @@ from robotrl.algos.flow_noise import FlowNoiseCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.grpo import GrpoCfg
 from robotrl.algos.opd import OpdCfg
+from robotrl.algos.rl100_online import Rl100OnlineCfg
 from robotrl.algos.vla_rl import VlaRlCfg
 from robotrl.policies.gaussian import GaussianCfg
 from robotrl.registry import ALGORITHMS
@@ -184,6 +185,10 @@ CASES: dict[str, Callable[[Data], AlgorithmCase]] = {
     "rl100": lambda data: AlgorithmCase(
         "rl100", off.RL100, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks, 2
     ),
+    "rl100, along a model": lambda data: AlgorithmCase(
+        "rl100", off.ALONG, lambda: Walk(off.ENVS), None, kit.flow, data.random_walks, 4
+    ),
+    "rl100-online": on_policy("rl100-online", Rl100OnlineCfg(**kit.SMALL), kit.flow),
     "rlpd": lambda data: AlgorithmCase(
         "rlpd", off.RLPD, lambda: Walk(off.ENVS), off.POLICY, None, data.random_walks, 3
     ),

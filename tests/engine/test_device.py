@@ -29,6 +29,7 @@ from robotrl.algos.flow_grpo import FlowGrpoCfg
 from robotrl.algos.flow_noise import FlowNoiseCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.algos.rl100_online import Rl100OnlineCfg
 from robotrl.api.evaluation import evaluate_path
 from robotrl.config import EvalCfg, SimCfg, TrainCfg
 from robotrl.errors import ConfigError
@@ -129,6 +130,20 @@ ROWS = {
     "rl100": Row(
         replace(off.RL100, critic_updates=6, updates=6, updates_per_iteration=3), kit.flow, None, off.write_random_walks
     ),
+    "rl100 along a model": Row(
+        replace(
+            off.ALONG,
+            critic_updates=3,
+            dynamics=replace(off.ALONG.dynamics, updates=3),
+            updates=6,
+            updates_per_iteration=3,
+        ),
+        kit.flow,
+        None,
+        off.write_random_walks,
+        iterations=4,
+    ),
+    "rl100-online": Row(Rl100OnlineCfg(**ON_LINE), kit.flow),
     "gorl": Row(GORL, None, kit.FLOW, iterations=5),
     "qc": Row(replace(off.QC, updates=0, env_steps=96, warmup=32), kit.flow),
     "residual": Row(replace(off.RESIDUAL, updates=0, env_steps=96, warmup=32), kit.flow),

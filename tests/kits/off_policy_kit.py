@@ -16,12 +16,13 @@ from robotrl.algos.pa_rl import PaRlCfg
 from robotrl.algos.qc import QcCfg
 from robotrl.algos.recap import RecapCfg
 from robotrl.algos.residual import ResidualCfg
-from robotrl.algos.residual_step import PerStepCfg
+from robotrl.algos.residual_forms.per_step import PerStepCfg
 from robotrl.algos.rl100 import Rl100Cfg
 from robotrl.algos.rlpd import RlpdCfg
 from robotrl.algos.sac import SacCfg
 from robotrl.algos.td3_bc import Td3BcCfg
 from robotrl.datasets.writer import DatasetWriter
+from robotrl.learners.dynamics.cfg import DynamicsCfg
 from robotrl.learners.learner import Setup
 from robotrl.policies.squashed import SquashedCfg
 from tests.kits.walk_sim import GOAL, PIT, Walk
@@ -146,6 +147,10 @@ RL100 = Rl100Cfg(
     critic_hidden=(32, 32),
     engine="eager",
 )
+ALONG = replace(
+    RL100, gate_steps=3, dynamics=DynamicsCfg(nets=3, elites=2, hidden=(16, 16), updates=20, batch=32, lr=3e-3)
+)
+"""RL-100 with a gate along the steps of a model."""
 RESIDUAL = ResidualCfg(
     updates=10,
     updates_per_iteration=5,

@@ -13,6 +13,7 @@ from robotrl.algos.dppo import DppoCfg
 from robotrl.algos.flow_noise import FlowNoiseCfg
 from robotrl.algos.flow_sde import FlowSdeCfg
 from robotrl.algos.reinflow import ReinFlowCfg
+from robotrl.algos.rl100_online import Rl100OnlineCfg
 from robotrl.cli.main import main
 from robotrl.engine.muon import RMS
 from robotrl.errors import ConfigError
@@ -32,6 +33,7 @@ METHODS = {
     "flow-sde": FlowSdeCfg(**SETTINGS),
     "dppo": DppoCfg(**SETTINGS),
     "dppo-ddim": DppoCfg(**SETTINGS, eta=0.0),
+    "rl100-online": Rl100OnlineCfg(**SETTINGS),
     "dppo-last-steps": DppoCfg(**SETTINGS, tuned_steps=2, bc_coef=0.1),
 }
 POLICIES = {"flow": FLOW, "shortcut": SHORTCUT, "diffusion": DIFFUSION}

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from robotrl.errors import ConfigError, DataError, short
 from robotrl.learners.critics.chunk_critic import CriticSizes, Reduction
 from robotrl.policies.best_of import BestOfCfg, BestOfPolicy
+from robotrl.policies.networks.value import Critic, ValueNet
 from robotrl.policies.q import QEnsemble
 from robotrl.run.critic_checkpoint import read_critic
 from robotrl.run.policy_checkpoint import load_weights
 from robotrl.spec import Spec
 from robotrl.transforms import to_json
+
+STATE_VALUE = "state_value"
+"""Entry of the checkpoint with the weights of a state value."""
 
 
 class CriticMatter(NamedTuple):
@@ -69,6 +73,11 @@ def critic_tree(
     return {**matter._asdict(), "weights": kept, "reduction": reduction, "quality": dict(quality)}
 
 
+def state_value_tree(value: ValueNet) -> dict[str, Any]:
+    """Entries to add to the state of a critic: a state value of the same contexts, as wide as the critics."""
+    return {STATE_VALUE: {name: x.detach().clone() for name, x in value.state_dict().items()}}
+
+
 class StoredCritic(NamedTuple):
     """A critic that was read."""
 
@@ -76,6 +85,8 @@ class StoredCritic(NamedTuple):
     weights: dict[str, Tensor]
     reduction: Reduction
     quality: dict[str, float]
+    state_value: dict[str, Tensor] | None
+    """Weights of a state value of the same contexts; None if the run has none."""
 
     @property
     def sizes(self) -> CriticSizes:
@@ -93,7 +104,8 @@ def stored_critic(path: str | Path) -> StoredCritic:
     found = read_critic(Path(path))
     try:
         matter = CriticMatter(*(found.tree[name] for name in CriticMatter._fields))
-        return StoredCritic(matter, found.tree["weights"], found.tree["reduction"], found.tree["quality"])
+        value = found.tree.get(STATE_VALUE)
+        return StoredCritic(matter, found.tree["weights"], found.tree["reduction"], found.tree["quality"], value)
     except (KeyError, TypeError) as error:
         raise DataError(f"critic {found.path} lacks what a critic has ({short(repr(error))})") from error
 
@@ -134,6 +146,33 @@ def start_from(path: str, critic: QEnsemble, matter: CriticMatter) -> None:
     stored = stored_critic(path)
     check_matter(path, stored.matter, matter)
     load_weights(critic, stored.weights, f"{path}: the critic")
+
+
+def start_value_from(path: str, critic: Critic, policy: Any, cfg: Any) -> None:
+    """Load the state value of a run into the state value of a new one, which it then equals.
+
+    Privileged observations, which the stored value has not seen, begin with weights of 0.
+
+    Args:
+        path: `algo.init_critic`.
+        critic: the new state value.
+        policy: the policy whose contexts it reads.
+        cfg: settings with `critic_hidden`, `critic_activation` and `gamma`.
+
+    Raises:
+        ConfigError: the stored value is of another robot, rate, policy or size; the first misfit is named.
+        DataError: the run has no state value; see also `stored_critic`.
+    """
+    stored = stored_critic(path)
+    if stored.state_value is None:
+        raise DataError(f"{path}: the critic has no state value: expected a run of rl100")
+    wanted = replace(stored.sizes, critic_hidden=tuple(cfg.critic_hidden), critic_activation=cfg.critic_activation)
+    check_matter(path, stored.matter, matter_of(policy, wanted, cfg.gamma))
+    weights, first = dict(stored.state_value), "net.layers.0.weight"
+    if first in weights:
+        privileged = critic.net.state_dict()[first].shape[1] - critic.context_width
+        weights[first] = nn.functional.pad(weights[first], (0, privileged))
+    load_weights(critic.net, weights, f"{path}: the state value")
 
 
 def check_matter(path: str, stored: CriticMatter, wanted: CriticMatter) -> None:

@@ -1,0 +1,1 @@
+"""Further forms of `residual`."""
