@@ -15,6 +15,7 @@ COUNTS = frozenset(
     {
         *("requests_paid", "cost", "submitted", "retries", "faults", "lost", "queue_length", "pending"),
         *("scorer_errors", "worker_restarts", "outages", "down", "gate_asked", "gate_held", "gate_missed"),
+        "gate_failed",
     }
 )
 """Scalars of what scores beside a sim that are added up over the workers; others are shares, of which the mean is

@@ -18,7 +18,7 @@ from torch import Tensor
 from robotrl.errors import ConfigError, check_count, check_number, out_of_range, unknown
 from robotrl.fn.language_reward import contrast
 from robotrl.rewards.dual_pathway.clip_risk import RiskSource, open_clip_risk
-from robotrl.rewards.dual_pathway.gate import WordGate, require_objects, scorer_gate
+from robotrl.rewards.dual_pathway.gate import ScorerGate, WordGate, require_objects
 from robotrl.rewards.dual_pathway.source import DualPathwayReward, DynamicPath, StaticPath, Truth
 from robotrl.rewards.endpoint.cfg import EndpointCfg
 from robotrl.rewards.served.question import QuestionCfg
@@ -200,7 +200,7 @@ class DualPathwayCfg(WindowedRewardCfg, QuestionCfg):
             )
         elif self.gate == "scorer":
             assert self.gate_threshold is not None
-            by_picture = scorer_gate(self.gate_scorer, self.gate_threshold, f"{where}.gate_scorer")
+            by_picture = ScorerGate(self.gate_scorer, self.gate_threshold, f"{where}.gate_scorer")
         elif self.gate == "objects":
             require_objects(sim, f"{where}.gate")
             objects_s = self.gate_ttc_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robotrl.errors import CapabilityError, ConfigError
+from robotrl.errors import CapabilityError, ConfigError, short
 from robotrl.rewards.scoring.scorer import ScorerRecipe
 from robotrl.rewards.vlm.window import CalibratedWindow
 from robotrl.spec import VecSim
 from robotrl.spec.vehicle import HasTimeToCollision
-
-PictureGate = Callable[[NDArray[np.uint8]], Tensor]
-"""Opens (n,) bool for pictures (n, h, w, 3)."""
 
 
 def require_objects(sim: VecSim, field: str) -> HasTimeToCollision:
@@ -53,8 +50,10 @@ class WordGate:
         return torch.zeros(len(score), dtype=torch.bool) if found is None else score >= found[1]
 
 
-def scorer_gate(factory: str, threshold: float, field: str) -> PictureGate:
-    """Gate of a detector or classifier of one's own: it opens where its output reaches a threshold.
+class ScorerGate:
+    """Gate of a detector or classifier of one's own: it opens where the output reaches a threshold.
+
+    Where the scorer fails, or its output is not a number, the gate stays shut: a fault costs scenes, not the run.
 
     Args:
         factory: see `ScorerRecipe.factory`; the scorer has one output.
@@ -64,10 +63,29 @@ def scorer_gate(factory: str, threshold: float, field: str) -> PictureGate:
     Raises:
         ConfigError: the factory cannot be imported, or does not return a scorer of one output.
     """
-    scorer = ScorerRecipe(factory).make()
-    if scorer.num_outputs != 1:
-        raise ConfigError(f"{field} is {factory!r}, whose scorer has {scorer.num_outputs} outputs: expected 1")
-    return lambda pictures: torch.from_numpy(scorer.score(pictures)[:, 0] >= threshold)
+
+    def __init__(self, factory: str, threshold: float, field: str) -> None:
+        self._scorer = ScorerRecipe(factory).make()
+        if self._scorer.num_outputs != 1:
+            raise ConfigError(
+                f"{field} is {factory!r}, whose scorer has {self._scorer.num_outputs} outputs: expected 1"
+            )
+        self._threshold, self._field = threshold, field
+        self._warned = False
+
+    def __call__(self, pictures: NDArray[np.uint8]) -> tuple[Tensor, int]:
+        """Open (n,) bool for pictures (n, h, w, 3), and the number of those for which there was no output."""
+        fault = "an output is NaN"
+        try:
+            output = self._scorer.score(pictures)[:, 0]
+        except Exception as error:
+            output = np.full(len(pictures), np.nan, np.float32)
+            fault = f"{type(error).__name__}: {short(' '.join(str(error).split()), 200)}"
+        failed = int(np.isnan(output).sum())
+        if failed and not self._warned:
+            self._warned = True
+            warnings.warn(f"{self._field}: {fault}; the gate stays shut there, and gate_failed counts it", stacklevel=2)
+        return torch.from_numpy(output >= self._threshold), failed
 
 
 @dataclass
@@ -90,6 +108,8 @@ class GateCounters:
     comparable: int = 0
     """Scenes of which the sim says whether they matter."""
     open_comparable: int = 0
+    failed: int = 0
+    """Pictures for which the scorer of gate "scorer" had no number."""
 
     def count(self, opened: Tensor, truth: Tensor | None) -> None:
         """Count decisions (n,) bool, with the truth (n,) bool where the sim knows it."""
@@ -109,6 +129,7 @@ class GateCounters:
             "gate_asked": float(self.asked),
             "gate_held": float(self.held),
             "gate_missed": float(self.missed),
+            "gate_failed": float(self.failed),
         }
         if self.true:
             out["gate_recall"] = self.caught / self.true
@@ -122,4 +143,5 @@ class GateCounters:
 
     def load(self, state: NDArray[np.generic]) -> None:
         """Restore the result of `state`."""
-        vars(self).update(zip(list(vars(self)), state.tolist(), strict=True))
+        # states of before had fewer counts
+        vars(self).update(zip(list(vars(self)), state.tolist(), strict=False))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robotrl.fn.language_reward import two_paths
-from robotrl.rewards.dual_pathway.gate import GateCounters, PictureGate, WordGate
+from robotrl.rewards.dual_pathway.gate import GateCounters, ScorerGate, WordGate
 from robotrl.rewards.dual_pathway.standing import Cells, StandingAnswers
 from robotrl.rewards.served.scores import EndpointScores
 from robotrl.rewards.source import LateScores, Score, SimTransition
@@ -56,7 +56,7 @@ class DynamicPath(NamedTuple):
     max_age: int
     by_words: WordGate | None = None
     """Gate on the similarities of the static path."""
-    by_picture: PictureGate | None = None
+    by_picture: ScorerGate | None = None
     objects_s: float | None = None
     """Time to collision below which the gate opens, by the sim's own objects."""
 
@@ -166,7 +166,8 @@ class DualPathwayReward:
             return
         opened = torch.ones(len(envs), dtype=torch.bool)
         if dynamic.by_picture is not None:
-            opened = dynamic.by_picture(pictures)
+            opened, failed = dynamic.by_picture(pictures)
+            self.gate.failed += failed
         elif dynamic.objects_s is not None and times is not None:
             here = ~over[envs]
             opened = (times[envs] < dynamic.objects_s)[here]

@@ -376,6 +376,32 @@ def test_a_detector_of_ones_own_is_a_gate(clip: str) -> None:
     assert shut["gate_open"] == 0.0 and wide["gate_open"] == 1.0
 
 
+def faulty() -> Any:
+    """A detector that fails at every second call, and knows no number for the first picture of the others."""
+
+    class Faulty:
+        identity, num_outputs, calls = "faulty", 1, 0
+
+        def score(self, pictures: Any) -> Any:
+            self.calls += 1
+            if self.calls % 2:
+                raise RuntimeError("out of memory")
+            output = np.ones((len(pictures), 1), np.float32)
+            output[0] = np.nan
+            return output
+
+    return Faulty()
+
+
+def test_a_detector_that_fails_leaves_the_gate_shut_and_is_counted(clip: str) -> None:
+    cfg = dual(clip, gate="scorer", gate_scorer=f"{__name__}:faulty", gate_threshold=0.5)
+    with pytest.warns(UserWarning, match="gate_scorer: RuntimeError: out of memory; the gate stays shut"):
+        _, metrics, _ = driven(cfg, 10)
+    pictures = 10 * 16
+    assert metrics["gate_failed"] == pictures / 2 + 5
+    assert metrics["gate_open"] == (pictures / 2 - 5) / pictures
+
+
 def test_what_changes_no_score_makes_no_other_reward(clip: str, tmp_path: Path) -> None:
     sim = drive(1)
     endpoint = EndpointCfg(model="m")

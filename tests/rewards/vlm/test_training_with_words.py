@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,13 @@ def test_a_run_scores_in_the_background_and_logs_what_the_service_does(
     assert [row["scoring/lost"] for row in rows] == [0.0, 0.0]
     assert rows[-1]["scoring/contrast/requests_paid"] + 64 * rows[-1]["scoring/contrast/hit_rate"] >= 16
     assert rows[-1]["reward_valid/contrast"] > 0.5 and rows[-1]["scoring/contrast/invalid"] == 0
+    # deployment needs nothing of the reward: neither the model's files nor the package
+    Path("clip").rename("away")
+    code = (
+        "import sys; sys.modules['open_clip'] = None; import robotrl; print(type(robotrl.load_policy('run')).__name__)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.stdout == "1\n", found.stderr
 
 
 def test_a_model_that_is_not_there_is_named(
