@@ -56,9 +56,7 @@ def test_a_run_scores_in_the_background_and_logs_what_the_service_does(
     assert rows[-1]["reward_valid/contrast"] > 0.5 and rows[-1]["scoring/contrast/invalid"] == 0
     # deployment needs nothing of the reward: neither the model's files nor the package
     Path("clip").rename("away")
-    code = (
-        "import sys; sys.modules['open_clip'] = None; import robotrl; print(type(robotrl.load_policy('run')).__name__)"
-    )
+    code = "import sys; sys.modules['open_clip'] = None; import robotrl; print(robotrl.load_policy('run').horizon)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.stdout == "1\n", found.stderr
 
