@@ -56,7 +56,7 @@ class RayLearners:
 
     Raises:
         ConfigError: see `RaySession`; or no node has what a learner needs.
-        RobotrlError: Ray does not start, or the learners are not placed in time.
+        RobotrlError: Ray does not start, or there is no room for the learners in time.
     """
 
     def __init__(self, cfg: TrainCfg[Any, Any], command: Sequence[str], run_path: Path) -> None:
@@ -70,8 +70,8 @@ class RayLearners:
         self._shown = 0
         """Bytes of the first learner's output that were shown."""
         try:
-            self._check_room()
-            self._actors = self._placed()
+            self._check_capacity()
+            self._actors = self._start_learners()
         except BaseException:
             self.close()
             raise
@@ -80,7 +80,7 @@ class RayLearners:
         """File with the output of a learner."""
         return self._run_path.with_name(f"{self._run_path.name}.learner-{rank}.log")
 
-    def _check_room(self) -> None:
+    def _check_capacity(self) -> None:
         """Check that the nodes have the resources of all learners.
 
         Raises:
@@ -105,7 +105,7 @@ class RayLearners:
                 f" or fewer learners, or other cluster.learner_cpus; this cluster's nodes have {listed} CPUs"
             )
 
-    def _placed(self) -> list[Any]:
+    def _start_learners(self) -> list[Any]:
         """Return an actor of each learner, which has its resources.
 
         Raises:
@@ -151,7 +151,8 @@ class RayLearners:
         self._shown = self.log(0).stat().st_size if self.log(0).exists() else 0
         handles = self._started()
         stopped_s: float | None = None
-        killed = set[int]()
+        first, killed = list[int](), set[int]()
+        """Those that had failed before any was asked to end, and those that did not end."""
         try:
             while True:
                 codes = [one.poll() for one in handles]
@@ -160,7 +161,7 @@ class RayLearners:
                 if all(code is not None for code in codes):
                     break
                 if stopped_s is None and (failed or signals.received is not None):
-                    stopped_s = time.monotonic()
+                    stopped_s, first = time.monotonic(), failed
                     for one in handles:
                         one.stop()
                 if failed and stopped_s is not None and time.monotonic() - stopped_s > GRACE_S:
@@ -171,8 +172,10 @@ class RayLearners:
         finally:
             for one in handles:
                 one.kill()
+        # one that was asked to end while it loaded has nothing to save
+        own = [rank for rank in failed if rank not in killed and codes[rank] != -signal.SIGTERM]
         # one that lost the others says so and ends with 2: the cause is one that ended otherwise
-        cause = min((rank for rank in failed if rank not in killed), key=lambda rank: codes[rank] == 2, default=None)
+        cause = min(first or own, key=lambda rank: codes[rank] == 2, default=None)
         if cause is not None:
             raise RobotrlError(self._failure(cause, codes[cause]))
         return 128 + signals.received if signals.received is not None else codes[0] or 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -209,11 +209,22 @@ def joined(timeout_s: float) -> Generator[DistributedContext]:
     world = DistributedContext(rank, size)
     try:
         yield world
+    except SystemExit:
+        # a stop that all have agreed on: the run is saved, and the first process ends with the signal's code
+        _leave(world)
+        raise
     except BaseException:
         finish_despite_sigterm()
         raise
     # not after an error: the others may be gone, and disconnecting waits for them
-    world.any(False)
+    _leave(world)
+
+
+def _leave(world: DistributedContext) -> None:
+    """Disconnect once all processes have got here."""
+    # their work is done: one that ends while this one still hears of it is no fault
+    with suppress(RobotrlError):
+        world.any(False)
     dist.destroy_process_group()
     while _meshes:
         vars(_meshes.pop()).get("_pg_registry", {}).clear()

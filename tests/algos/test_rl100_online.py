@@ -18,6 +18,7 @@ from robotrl.algos.flow_sde import policy_loss
 from robotrl.algos.rl100_online import Rl100OnlineCfg
 from robotrl.cli.main import main
 from robotrl.errors import ConfigError, DataError
+from robotrl.learners.collection.older_policy import WEIGHT
 from robotrl.registry import SIMS
 from robotrl.run.critic_checkpoint import write_critic
 from robotrl.run.logs import read_scalars
@@ -81,9 +82,9 @@ def test_the_kernel_and_the_surrogate_are_those_of_the_offline_stage(offline: An
     )
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     decision = learner.loss.decide(observations(4), torch.Generator().manual_seed(0))
-    rows = {**decision.record, "advantage": torch.tensor([1.0, -1.0, 0.5, 2.0])}
+    rows = {**decision.record, "advantage": torch.tensor([1.0, -1.0, 0.5, 2.0]), WEIGHT: torch.ones(4, 3)}
     found = learner.loss.terms(rows, {}, ctx).surrogate
-    assert found.loss.item() == policy_loss(learner.loss.policy, offline._loss.kernel, ctx, rows, 0.01).loss.item()
+    assert found.loss.item() == policy_loss(learner.loss.log_prob(rows, ctx), rows, 0.01).loss.item()
     # all ratios are 1: minus the mean advantage
     assert found.loss.item() == pytest.approx(-0.625, abs=1e-5) and found.ratio_error < 1e-4
 

@@ -92,7 +92,8 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
     def interrupt() -> None:
         end = time.monotonic() + 300
-        while not (run / "scalars.jsonl").exists() and time.monotonic() < end:
+        scalars = run / "scalars.jsonl"
+        while not (scalars.exists() and scalars.stat().st_size) and time.monotonic() < end:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -100,10 +101,27 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     stopper.start()
     assert main(words) == 130
     stopper.join()
-    saved = read_scalars(run / "scalars.jsonl")[-1]["step"]
+    saved = int(read_scalars(run / "scalars.jsonl")[-1]["step"])
     assert checkpoint(run, saved).step == saved
     assert main(["train", "--resume", str(run), "--pause-at-iteration", str(saved + 2)]) == 0
     assert [row["step"] for row in read_scalars(run / "scalars.jsonl")] == list(range(1, saved + 3))
+
+
+def test_ctrl_c_while_learners_load_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    run = tmp_path / "run"
+
+    def interrupt() -> None:
+        end = time.monotonic() + 300
+        while not tmp_path.joinpath("run.learner-1.log").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopper = threading.Thread(target=interrupt)
+    stopper.start()
+    assert main(["train", *TRAIN.split(), *TWO, "--run-dir", str(run)]) == 130
+    stopper.join()
 
 
 @pytest.mark.parametrize(
