@@ -21,6 +21,7 @@ from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, Chain
 from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, step_log_prob
 from robotrl.learners.learner import Setup
 from robotrl.policies.networks.mlp import ACTIVATIONS, Activation
+from robotrl.policies.networks.value import Critic
 from robotrl.rollout.collector import Decision
 from robotrl.spec import reads
 
@@ -38,7 +39,10 @@ class Rl100OnlineLoss(ChainLoss):
     """
 
     def __init__(self, policy: Any, make_critic: MakeCritic, cfg: Rl100OnlineCfg, resumed: bool) -> None:
-        super().__init__(policy, lambda tuned: make_critic(tuned, cfg.critic_activation), cfg)
+        def of_offline_stage(policy: Any, activation: Activation = cfg.critic_activation) -> Critic:
+            return make_critic(policy, activation)
+
+        super().__init__(policy, of_offline_stage, cfg)
         self._cfg = cfg
         self._kernel = chain.cps(cfg.noise, cfg.std_floor)
         if cfg.init_critic is not None and not resumed:
