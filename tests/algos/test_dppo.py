@@ -17,7 +17,18 @@ from robotrl.policies.staged import StagedPolicy
 from robotrl.registry import PRESETS
 from robotrl.rollout.evaluate import evaluate
 from robotrl.run.policy_checkpoint import policy_from_tree, policy_tree
-from tests.kits.learner_kit import DIFFUSION, FLOW, SMALL, diffusion, flow, gaussian, same, setup, snapshot
+from tests.kits.learner_kit import (
+    DIFFUSION,
+    FLOW,
+    SMALL,
+    diffusion,
+    flow,
+    gaussian,
+    of_the_acting_policy,
+    same,
+    setup,
+    snapshot,
+)
 from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
@@ -78,7 +89,7 @@ def test_the_preset_of_driving_learns_from_chains_as_they_are_deployed():
 def test_the_first_gradient_is_the_policy_gradient_of_the_last_steps():
     learner = PART.build(setup(diffusion()))
     rollout = learner._collector.rollout(8)
-    batch = make_batch(rollout, learner.loss.value, 0.99, 0.95)
+    batch = of_the_acting_policy(make_batch(rollout, learner.loss.value, 0.99, 0.95))
     assert batch.record["chain"].shape[1:] == (3, 2, 1)
     ctx = learner.loss.policy.encode(batch.obs)
     weights = list(learner.loss.policy.parameters())

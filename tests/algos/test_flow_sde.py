@@ -15,7 +15,7 @@ from robotrl.fn.chain import chain_log_prob, flow_sde, noise_net
 from robotrl.learners.denoising_sampling import step_log_prob
 from robotrl.learners.on_policy import make_batch
 from robotrl.rollout.evaluate import evaluate
-from tests.kits.learner_kit import SMALL, flow, gaussian, same, setup, snapshot
+from tests.kits.learner_kit import SMALL, flow, gaussian, of_the_acting_policy, same, setup, snapshot
 from tests.kits.refusals import raises_naming
 from tests.kits.walk_sim import Walk
 
@@ -24,7 +24,7 @@ SDE, NOISE = FlowSdeCfg(**SMALL), FlowNoiseCfg(**SMALL)
 
 def batch_of(learner):
     rollout = learner._collector.rollout(8)
-    return make_batch(rollout, learner.loss.value, 0.99, 0.95)
+    return of_the_acting_policy(make_batch(rollout, learner.loss.value, 0.99, 0.95))
 
 
 def test_densities_reduced_by_hand():

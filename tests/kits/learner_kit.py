@@ -13,7 +13,9 @@ from torch import Tensor
 from robotrl.algos.ppo import PpoCfg
 from robotrl.algos.reinflow import ReinFlowCfg
 from robotrl.datasets.writer import DatasetWriter
+from robotrl.learners.collection.older_policy import WEIGHT
 from robotrl.learners.learner import Setup
+from robotrl.learners.on_policy import OnPolicyBatch
 from robotrl.policies.beta import BetaCfg, BetaPolicy
 from robotrl.policies.diffusion import DiffusionCfg, DiffusionPolicy
 from robotrl.policies.flow import FlowCfg, FlowPolicy
@@ -109,3 +111,8 @@ def write_walks(path: Path, episodes: int = 12) -> Path:
                 task="walk",
             )
         return writer.finish()
+
+
+def of_the_acting_policy(batch: OnPolicyBatch) -> OnPolicyBatch:
+    """The batch with the weights of a policy that learns from its own decisions: all 1."""
+    return batch._replace(record=batch.record | {WEIGHT: torch.ones_like(batch.record["log_prob"])})
