@@ -83,7 +83,7 @@ class OnWalk(NamedTuple):
         risks = EndpointScores(self.endpoint, question, "reward.dual-pathway", patient=False)
         gate: dict[str, Any] = {"by_words": NumberGate()}
         if not self.late_gate:
-            gate = {"by_picture": lambda pictures: torch.tensor([opens(number_of(one)) for one in pictures])}
+            gate = {"by_picture": lambda pictures: (torch.tensor([opens(number_of(one)) for one in pictures]), 0)}
         static = None
         if self.words is not None:
             window = CalibratedWindow(2, (0.0, 1.0), (0.0, 1.0))
