@@ -135,7 +135,7 @@ ROWS = {
             off.ALONG,
             critic_updates=3,
             dynamics=replace(off.ALONG.dynamics, updates=3),
-            updates=6,
+            updates=9,
             updates_per_iteration=3,
         ),
         kit.flow,

@@ -121,7 +121,8 @@ def test_a_service_whose_workers_all_die_goes_on_without_scores_and_works_again(
             os.kill(pid, signal.SIGKILL)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            answers = stepped(service, 100, lambda now: now["unserved"] * 1000 > 5)
+            # a worker that fails at every batch starts again after a pause: until its next batch the service is up
+            answers = stepped(service, 100, lambda now: now["unserved"] * 1000 > 5 and now["down"] == 1)
             said = [str(one.message) for one in caught]
         assert not answers.valid.any() and service.pending == 0
         down = [one for one in said if "the scoring service is down" in one]
@@ -129,7 +130,7 @@ def test_a_service_whose_workers_all_die_goes_on_without_scores_and_works_again(
         assert len(down) == 1 and reason in down[0] and "tests.kits.scoring_kit:make_scorer" in down[0]
         assert len(said) == 2  # and one of the first worker that was lost
         metrics = service.metrics()
-        assert metrics["outages"] >= 1 and metrics["down"] == 1 and metrics["invalid"] > 0
+        assert metrics["outages"] >= 1 and metrics["invalid"] > 0
         ill.unlink()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
