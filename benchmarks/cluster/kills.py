@@ -309,7 +309,7 @@ def _kill_next(one: Session, run: Path, waiting: list[Kill], draw: random.Random
 
 
 def counted(run: Path) -> dict[str, Any]:
-    """What a run learned from, by its log: versions of the policy whose rollouts were learned from twice, or never."""
+    """Versions of the policy whose rollouts a run learned from twice, or never, by its log."""
     rows = lines(run)
     versions = Counter(int(row["cluster/version"]) for row in rows)
     each = rows[0]["env_steps"] if rows else 0.0

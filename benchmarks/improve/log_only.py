@@ -40,7 +40,7 @@ LONGEST_STEPS = 1_000
 
 
 class Learned(NamedTuple):
-    """What a method came to."""
+    """Result of a method."""
 
     run: Path
     seconds: float

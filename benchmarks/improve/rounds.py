@@ -83,7 +83,7 @@ def run_cell(plan: Rounds, clone: Clone) -> dict[str, Any]:
 
 
 class Improved(NamedTuple):
-    """What `robotrl improve` came to."""
+    """Result of `robotrl improve`."""
 
     state: ImproveState
     seconds: Mapping[str, float]

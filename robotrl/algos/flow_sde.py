@@ -35,7 +35,10 @@ class FlowSdeCfg(ChainCfg):
     def build(self, setup: Setup) -> ChainLearner:
         """Build the learner."""
         check_positive("algo.scale", self.scale)
-        return ChainLearner(self, setup, "Flow-SDE", lambda policy, make_critic: FlowSdeLoss(policy, make_critic, self))
+        kernel = chain.flow_sde(self.scale)
+        return ChainLearner(
+            self, setup, "Flow-SDE", lambda policy, make_critic: StepRatioLoss(policy, make_critic, self, kernel)
+        )
 
 
 # losses
@@ -58,13 +61,19 @@ def policy_loss(
 # update
 
 
-class FlowSdeLoss(ChainLoss):
-    """`ChainLoss` of Flow-SDE."""
+class StepRatioLoss(ChainLoss):
+    """`ChainLoss` with a ratio for each denoising step, of Flow-SDE and of RL-100's online stage.
 
-    def __init__(self, policy: Any, make_critic: MakeCritic, cfg: FlowSdeCfg) -> None:
+    Args:
+        policy: the policy to fine-tune.
+        make_critic: see `ChainLoss`.
+        cfg: settings.
+        kernel: transition kernel of the noisy steps.
+    """
+
+    def __init__(self, policy: Any, make_critic: MakeCritic, cfg: ChainCfg, kernel: chain.Kernel) -> None:
         super().__init__(policy, make_critic, cfg)
-        self._cfg = cfg
-        self._kernel = chain.flow_sde(cfg.scale)
+        self._cfg, self._kernel = cfg, kernel
 
     def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
         """See `ChainLoss.decide`."""

@@ -7,61 +7,18 @@ that of GAE with gamma^n for a chunk of n env steps, in place of the critics' (a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from robotrl.algos.flow_sde import policy_loss
+from robotrl.algos.flow_sde import StepRatioLoss
 from robotrl.errors import ConfigError, check_positive, out_of_range, unknown
 from robotrl.fn import chain
-from robotrl.learners.collection.older_policy import WEIGHT
 from robotrl.learners.critics.stored import start_value_from
-from robotrl.learners.denoising import ActorTerms, ChainCfg, ChainLearner, ChainLoss, MakeCritic
-from robotrl.learners.denoising_sampling import chain_log_prob, draw_chain, step_log_prob
+from robotrl.learners.denoising import ChainCfg, ChainLearner, MakeCritic
 from robotrl.learners.learner import Setup
 from robotrl.policies.networks.mlp import ACTIVATIONS, Activation
 from robotrl.policies.networks.value import Critic
-from robotrl.rollout.collector import Decision
 from robotrl.spec import reads
-
-# update
-
-
-class Rl100OnlineLoss(ChainLoss):
-    """`ChainLoss` of RL-100's online stage.
-
-    Args:
-        policy: the policy to fine-tune.
-        make_critic: see `ChainLoss`.
-        cfg: settings.
-        resumed: True if the critic's weights follow.
-    """
-
-    def __init__(self, policy: Any, make_critic: MakeCritic, cfg: Rl100OnlineCfg, resumed: bool) -> None:
-        def of_offline_stage(policy: Any, activation: Activation = cfg.critic_activation) -> Critic:
-            return make_critic(policy, activation)
-
-        super().__init__(policy, of_offline_stage, cfg)
-        self._cfg = cfg
-        self._kernel = chain.cps(cfg.noise, cfg.std_floor)
-        if cfg.init_critic is not None and not resumed:
-            start_value_from(cfg.init_critic, self.critic, policy, cfg)
-
-    def decide(self, obs: dict[str, Tensor], generator: torch.Generator) -> Decision:
-        """See `ChainLoss.decide`."""
-        drawn = draw_chain(self.policy, self._kernel, obs, generator, start_noise=self._cfg.start_noise).chain
-        record = {"chain": drawn.x, "log_prob": step_log_prob(drawn.log_prob)}
-        return Decision(self.policy.to_actions(drawn.x[:, -1]), record)
-
-    def log_prob(self, rows: dict[str, Tensor], ctx: Tensor) -> Tensor:
-        """See `ChainLoss.log_prob`: one for each denoising step, (M, K)."""
-        return step_log_prob(chain_log_prob(self.policy, ctx, self._kernel, rows["chain"]))
-
-    def terms(self, rows: dict[str, Tensor], obs: dict[str, Tensor], ctx: Tensor) -> ActorTerms:
-        """See `ChainLoss.terms`."""
-        return ActorTerms(policy_loss(self.log_prob(rows, ctx), rows, self._cfg.clip_coef, rows[WEIGHT]))
-
 
 # config
 
@@ -103,9 +60,15 @@ class Rl100OnlineCfg(ChainCfg):
     def build(self, setup: Setup) -> ChainLearner:
         """Build the learner."""
         self.check()
-        return ChainLearner(
-            self,
-            setup,
-            "RL-100",
-            lambda policy, make_critic: Rl100OnlineLoss(policy, make_critic, self, setup.resumed),
-        )
+        return ChainLearner(self, setup, "RL-100", partial(self._loss, setup.resumed))
+
+    def _loss(self, resumed: bool, policy: Any, make_critic: MakeCritic) -> StepRatioLoss:
+        """The loss; its critic begins as the offline stage's state value, unless a resumed run's weights follow."""
+
+        def of_offline_stage(policy: Any, activation: Activation = self.critic_activation) -> Critic:
+            return make_critic(policy, activation)
+
+        loss = StepRatioLoss(policy, of_offline_stage, self, chain.cps(self.noise, self.std_floor))
+        if self.init_critic is not None and not resumed:
+            start_value_from(self.init_critic, loss.critic, policy, self)
+        return loss

@@ -120,7 +120,7 @@ class DynamicsEnsemble(nn.Module):
         return Moments(self.change_mean, self.change_std)
 
     def change(self, ctx: Tensor, next_ctx: Tensor) -> Tensor:
-        """What the networks predict: the change (..., D) of the normalized state, in units of its own deviation."""
+        """Target of the networks: the change (..., D) of the normalized state, in units of its own deviation."""
         return self._change.normalize(self._state.normalize(next_ctx) - self._state.normalize(ctx))
 
     def forward(self, ctx: Tensor, chunk: Tensor) -> Prediction:

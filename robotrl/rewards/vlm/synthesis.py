@@ -65,7 +65,7 @@ class SynthesisCfg:
 
     @property
     def synthesis_settings(self) -> tuple[object, ...]:
-        """What identifies the synthesis; settings that count nowhere are left out."""
+        """Settings that identify the synthesis, without those that count nowhere."""
         weaving = () if self.weave_m is None else (self.weave_m, self.weave_steps)
         return self.synthesis, self.max_speed_mps, *weaving, *(("keep_negative",) if self.keep_negative else ())
 
